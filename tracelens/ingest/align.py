@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -25,7 +24,7 @@ class Alignment(Generic[Log]):
     """``log``: the samples that belong to the window, on Unix time; None where they do not overlap it.
 
     ``offset_ns`` was subtracted from the log's times (the zone's offset from UTC, and for logs without a
-    date also minus the days). ``ambiguous``: another zone would have fitted as well. ``message`` for a person.
+    date also minus the days). ``ambiguous``: another zone fits as well. ``message``: for a person.
     """
 
     log: Log | None
@@ -66,12 +65,7 @@ def align(log: Log, t0_ns: int, t1_ns: int, *, margin_ns: int = 0) -> Alignment[
     equal = [offset for offset, value in overlap.items() if value == best]
     offset = min(equal, key=_unlikely)
     low, high = t0_ns - max(margin_ns, period), t1_ns + max(margin_ns, period)
-    shifted = dataclasses.replace(log, t_ns=np.where(times >= 0, times - offset, times))
-    if isinstance(shifted, HostLog):
-        shifted = dataclasses.replace(
-            shifted,
-            processes=dataclasses.replace(shifted.processes, t_ns=shifted.t_ns[shifted.processes.row]),
-        )
+    shifted = log.shifted(offset)
     inside = shifted.take((shifted.t_ns >= low) & (shifted.t_ns <= high))
     return Alignment(inside, offset, best, len(equal) > 1, _message(log, offset, len(equal) > 1))
 
@@ -88,7 +82,7 @@ def _offsets(log: GpuLog | HostLog | TrainingLog, t0_ns: int) -> list[int]:
 
 
 def _unlikely(offset: int) -> tuple[int, int, int]:
-    """Order of preference among zones that fit equally: UTC, whole hours, half hours, the rest; near first."""
+    """Preference among zones that fit equally: UTC, whole hours, half hours, the rest; near first."""
     zone = (offset + 12 * _HOUR) % _DAY - 12 * _HOUR
     rarity = 0 if zone == 0 else 1 if zone % _HOUR == 0 else 2 if zone % (2 * _QUARTER) == 0 else 3
     return rarity, abs(zone), abs(offset)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
+from tracelens.ingest.dmon import is_dmon, parse_dmon
 from tracelens.ingest.jsonl import json_lines, number, time_ns
-from tracelens.ingest.nvidia_smi import is_dmon, is_query_csv, parse_dmon, parse_query_csv
+from tracelens.ingest.nvidia_smi import is_query_csv, parse_query_csv
 from tracelens.ingest.tables import GPU_COLUMNS, INT_COLUMNS, TEXT_COLUMNS, GpuLog, gpu_log
 from tracelens.ingest.text import read_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import numpy as np
 
 from tracelens.errors import InputError
 from tracelens.ingest.jsonl import json_lines, number, time_ns
-from tracelens.ingest.tables import HostLog, ProcessTable
+from tracelens.ingest.tables import Floats, HostLog, Ints, ProcessTable
 from tracelens.ingest.text import read_text
 
-_PLAIN = ("system_cpu_percent", "cpu_count", "iowait_percent", "load1", "mem_available", "mem_total", "swap_used",
-          "dev_shm_used", "dev_shm_total", "net_read_bytes")  # fmt: skip
+_PLAIN = ("system_cpu_percent", "cpu_count", "iowait_percent", "load1", "mem_available", "mem_total",
+          "swap_used", "dev_shm_used", "dev_shm_total", "net_read_bytes")  # fmt: skip
 _CGROUP = ("quota_cores", "throttled_ms", "nr_throttled", "nr_periods", "memory_current", "memory_max")
 _PROCESS = ("cpu_percent", "rss", "num_threads", "read_bytes", "run_delay_ms", "majflt", "ctx_involuntary")
 _WORKER = re.compile(
@@ -46,7 +46,7 @@ def read_host_log(path: str | Path) -> HostLog:
     processes, role_note = _processes(t_ns, rows)
     notes += [role_note] if role_note else []
 
-    def column(name: str, part: str | None = None) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def column(name: str, part: str | None = None) -> Floats:
         source = rows if part is None else [_part(row, part) for row in rows]
         return np.array([number(row.get(name)) for row in source])
 
@@ -82,7 +82,7 @@ def _part(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _percpu(rows: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _percpu(rows: Sequence[Mapping[str, Any]]) -> Floats:
     lists = [value if isinstance(value := row.get("percpu"), list) else [] for row in rows]
     out = np.full((len(rows), max(map(len, lists))), np.nan)
     for i, values in enumerate(lists):
@@ -91,8 +91,8 @@ def _percpu(rows: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, np.dtype[np.fl
 
 
 def _over_disks(
-    disks: Sequence[Mapping[str, Any]], name: str, reduce: Any
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+    disks: Sequence[Mapping[str, Any]], name: str, reduce: Callable[[list[float]], float]
+) -> Floats:
     out = np.full(len(disks), np.nan)
     for i, disk in enumerate(disks):
         values = [number(info.get(name)) for info in disk.values() if isinstance(info, dict)]
@@ -102,8 +102,8 @@ def _over_disks(
     return out
 
 
-def _processes(t_ns: Any, rows: Sequence[Mapping[str, Any]]) -> tuple[ProcessTable, str | None]:
-    """The long table. Fields that the recorder writes only on change (name, role, rank, affinity) are carried on."""
+def _processes(t_ns: Ints, rows: Sequence[Mapping[str, Any]]) -> tuple[ProcessTable, str | None]:
+    """The long table. Name, role, rank and affinity are written only on change, so carried on."""
     at: list[int] = []
     entries: list[Mapping[str, Any]] = []
     for i, row in enumerate(rows):
@@ -174,7 +174,7 @@ def _roles(given: Sequence[str], names: Sequence[str], pids: Sequence[int]) -> t
     )
 
 
-def _delay_share(keys: Sequence[tuple[str, int]], times: Any, delay_ms: Any) -> Any:
+def _delay_share(keys: Sequence[tuple[str, int]], times: Ints, delay_ms: Floats) -> Floats:
     """run_delay_ms over the time since the same process's previous value; NaN for its first."""
     share = np.full(len(keys), np.nan)
     previous: dict[tuple[str, int], int] = {}

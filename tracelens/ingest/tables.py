@@ -54,6 +54,11 @@ class Table:
         }
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
+    def shifted(self, offset_ns: int) -> Self:
+        """The table with ``offset_ns`` subtracted from every known time."""
+        times: Ints = self.t_ns  # type: ignore[attr-defined]
+        return dataclasses.replace(self, t_ns=np.where(times >= 0, times - offset_ns, times))  # type: ignore[type-var]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuLog(Table):
@@ -226,6 +231,12 @@ class HostLog(Table):
         row = renumbered[self.processes.row]
         processes = dataclasses.replace(self.processes, row=row).take(row >= 0)
         return dataclasses.replace(Table.take(self, rows), processes=processes)
+
+    def shifted(self, offset_ns: int) -> HostLog:
+        """The samples, and their processes, with ``offset_ns`` subtracted from every time."""
+        return dataclasses.replace(
+            Table.shifted(self, offset_ns), processes=self.processes.shifted(offset_ns)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,7 +33,7 @@ def read_text(path: str | Path, what: str) -> str:
         text = data.decode("utf-16", errors="replace")
     else:
         if b"\0" in data[:65536]:
-            # a crash of the machine may leave zero pages at the end of a log; in front they mean another format
+            # a crash of the machine may leave zero pages behind a log; in front they mean another format
             head = data.split(b"\0", 1)[0]
             if not head.strip():
                 raise InputError(f"{file} is a binary file, not a {what}")

@@ -43,7 +43,8 @@ _FORMATS: tuple[_Format, ...] = (
     ),
     _format(
         "mmengine",
-        rf"Iter(?:\(train\))?\s*\[\s*(?P<step>\d+)/\d+\].*?\btime: (?P<time>{_N})(?:.*?\bdata_time: (?P<data>{_N}))?",
+        rf"Iter(?:\(train\))?\s*\[\s*(?P<step>\d+)/\d+\].*?\btime: (?P<time>{_N})"
+        rf"(?:.*?\bdata_time: (?P<data>{_N}))?",
         averaged=True,
     ),
     _format(
@@ -64,7 +65,8 @@ _FORMATS: tuple[_Format, ...] = (
     ),
     _format(
         "imagenet example",
-        rf"Epoch:? ?\[(?P<epoch>\d+)\]\s*\[\s*(?P<step>\d+)/\d+\].*?\b(?:Batch )?Time:?\s+(?P<time>{_N})\s*\(\s*{_N}\)"
+        rf"Epoch:? ?\[(?P<epoch>\d+)\]\s*\[\s*(?P<step>\d+)/\d+\].*?"
+        rf"\b(?:Batch )?Time:?\s+(?P<time>{_N})\s*\(\s*{_N}\)"
         rf"(?:.*?\bData(?: Time)?:?\s+(?P<data>{_N})\s*\(\s*{_N}\))?",
     ),
     _format(
@@ -75,7 +77,8 @@ _FORMATS: tuple[_Format, ...] = (
     _format("nanogpt", rf"^iter (?P<step>\d+): .*?\btime (?P<time>{_N})(?P<time_unit>ms|s)\b"),
     _format(
         "hf trainer",
-        rf"['\"]train_runtime['\"]: (?:['\"])?{_N}.*?['\"]train_samples_per_second['\"]: (?:['\"])?(?P<samples>{_N})"
+        rf"['\"]train_runtime['\"]: (?:['\"])?{_N}.*?"
+        rf"['\"]train_samples_per_second['\"]: (?:['\"])?(?P<samples>{_N})"
         rf".*?['\"]train_steps_per_second['\"]: (?:['\"])?(?P<rate>{_N})",
         averaged=True,
     ),
@@ -86,13 +89,15 @@ _FORMATS: tuple[_Format, ...] = (
     ),
     _format(
         "progress bar",
-        rf"(?:Epoch (?P<epoch>\d+))?.*?\b(?P<step>\d+)/\d+ \[[\d:.]+<[\d:?.]+,\s*(?:(?P<rate>{_N}) ?(?:it|batch|step|ba|steps)/s"
+        rf"(?:Epoch (?P<epoch>\d+))?.*?\b(?P<step>\d+)/\d+ \[[\d:.]+<[\d:?.]+,\s*"
+        rf"(?:(?P<rate>{_N}) ?(?:it|batch|step|ba|steps)/s"
         rf"|(?P<time>{_N}) ?s/(?:it|batch|step|ba|steps))",
         averaged=True,
     ),
     _format(
         "progress bar",
-        rf"Epoch (?P<epoch>\d+)(?:/\d+)?\s.*?\b(?P<step>\d+)/\d+ \d+:\d\d(?::\d\d)? [•·] [-\d:]+ (?P<rate>{_N})it/s",
+        rf"Epoch (?P<epoch>\d+)(?:/\d+)?\s.*?\b(?P<step>\d+)/\d+ "
+        rf"\d+:\d\d(?::\d\d)? [•·] [-\d:]+ (?P<rate>{_N})it/s",
         averaged=True,
     ),
 )
@@ -100,18 +105,21 @@ _FORMATS: tuple[_Format, ...] = (
 # the general case: two named durations on one line, in either order
 _TIME_KEY = re.compile(
     r"(?<![\w-])(?<!elapsed )(?<!total )(?<!epoch )(?<!remaining )(?<!eval )(?<!val )(?<!start )(?<!end )"
-    r"(?:(?:iter|iteration|step|batch|train)[ _-]?time|time[ _]per[ _](?:step|iter|iteration|batch)|time|batch|step_s)"
+    r"(?:(?:iter|iteration|step|batch|train)[ _-]?time|time[ _]per[ _](?:step|iter|iteration|batch)"
+    r"|time|batch|step_s)"
     rf"(?:[ _]?\(?(?P<pre>ms|s|sec)\)?)?\s*[:=]\s*(?P<value>{_N})\s*(?P<unit>{_U})(?![\w:/])",
     re.IGNORECASE,
 )
 _DATA_KEY = re.compile(
-    r"(?<![\w-])(?:data(?:[ _-]?(?:time|load|loading|wait|loading[ _-]?time|load[ _-]?time))?|data_s|dataload(?:er)?[ _-]?(?:time|wait)?"
+    r"(?<![\w-])(?:data(?:[ _-]?(?:time|load|loading|wait|loading[ _-]?time|load[ _-]?time))?|data_s"
+    r"|dataload(?:er)?[ _-]?(?:time|wait)?"
     r"|load(?:ing)?[ _-]?time|fetch[ _-]?time|wait[ _-]?time|input[ _-]?time|batch[ _-]generator)"
     rf"(?:[ _]?\(?(?P<pre>ms|s|sec)\)?)?\s*[:=]\s*(?P<value>{_N})\s*(?P<unit>{_U})(?![\w:/])",
     re.IGNORECASE,
 )
 _STEP_KEY = re.compile(
-    r"(?<!\w)(?:global[ _]?step|step|iter(?:ation)?|batch(?:_idx)?)[ :=#\[]+\s*(?P<step>\d+)(?![\d.]|\s*(?:ms|s)\b)",
+    r"(?<!\w)(?:global[ _]?step|step|iter(?:ation)?|batch(?:_idx)?)[ :=#\[]+\s*"
+    r"(?P<step>\d+)(?![\d.]|\s*(?:ms|s)\b)",
     re.IGNORECASE,
 )
 _EPOCH_KEY = re.compile(r"(?<!\w)epoch[ :=#\[]+\s*(?P<epoch>\d+)(?![\d.])", re.IGNORECASE)
@@ -142,7 +150,7 @@ def read_training_log(path: str | Path) -> TrainingLog:
         rows, framework, averaged = _text_rows(text)
     if not rows:
         raise InputError(
-            f"{source} names no step time that tracelens recognises: expected lines such as 'time: 0.45 data_time: 0.12'"
+            f"{source} names no step time we know: expected lines like 'time: 0.45 data_time: 0.12'"
         )
     stamps = np.array([-1 if row.t_ns is None else row.t_ns for row in rows], np.int64)
     absolute = any(row.absolute for row in rows)
