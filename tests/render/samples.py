@@ -77,9 +77,19 @@ def timeline(*, spans_per_lane: int = 90, communication: bool = False) -> Timeli
 
     lanes = [
         lane("loader", "DataLoader workers (2)", 0.95, ("worker 0", "worker 1")),
-        lane("host", "Main thread", 0.6, ("aten::conv2d", "aten::add_", "Optimizer.step#SGD.step", "next(DataLoader)")),
+        lane(
+            "host",
+            "Main thread",
+            0.6,
+            ("aten::conv2d", "aten::add_", "Optimizer.step#SGD.step", "next(DataLoader)"),
+        ),
         lane("copy", "Copies", 0.12, ("Memcpy HtoD (Pageable -> Device)",)),
-        lane("compute", "Kernels", 0.5, ("sm80_xmma_fprop_implicit_gemm_tf32f32", "batch_norm_backward", "elementwise_kernel")),
+        lane(
+            "compute",
+            "Kernels",
+            0.5,
+            ("sm80_xmma_fprop_implicit_gemm_tf32f32", "batch_norm_backward", "elementwise_kernel"),
+        ),
     ]
     if communication:
         lanes.append(lane("communication", "NCCL", 0.2, ("ncclDevKernel_AllReduce_Sum_f32_RING_LL",)))
@@ -91,9 +101,21 @@ def series() -> tuple[Series, ...]:
     t = tuple(float(index) * 500 for index in range(120))
     gpu = tuple(None if 50 <= i < 58 else 0.45 + 0.4 * math.sin(i / 4) * (i % 7 > 1) for i in range(120))
     return (
-        Series("gpu.utilization", "GPU 0 utilisation", "share", t, tuple(None if v is None else max(0.0, v) for v in gpu)),
+        Series(
+            "gpu.utilization",
+            "GPU 0 utilisation",
+            "share",
+            t,
+            tuple(None if v is None else max(0.0, v) for v in gpu),
+        ),
         Series("gpu.power", "GPU 0 power", "W", t, tuple(140.0 + 60 * math.sin(i / 9) for i in range(120))),
-        Series("host.cpu.main", "CPU of the training process", "%", t, tuple(180.0 + 60 * math.cos(i / 6) for i in range(120))),
+        Series(
+            "host.cpu.main",
+            "CPU of the training process",
+            "%",
+            t,
+            tuple(180.0 + 60 * math.cos(i / 6) for i in range(120)),
+        ),
     )
 
 
@@ -113,7 +135,9 @@ def curves() -> tuple[Curve, ...]:
 
 def kernels() -> tuple[KernelRow, ...]:
     """Real-looking names, one of them very long."""
-    long = "void at::native::(anonymous namespace)::batch_norm_backward_cuda_channels_last_kernel<4, float, " * 3
+    long = (
+        "void at::native::(anonymous namespace)::batch_norm_backward_cuda_channels_last_kernel<4, float, " * 3
+    )
     return (
         KernelRow("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16", "matmul", 53, 11.2, 0.34, "arithmetic", "aten::conv2d"),
         KernelRow(long, "normalisation", 53, 6.1, 0.19, "memory", "aten::native_batch_norm_backward"),
@@ -254,9 +278,17 @@ def inconclusive() -> Result:
 
 def four_ranks() -> Result:
     """Four ranks, one of which arrives late because of its own loading."""
+
     def rank(number: int, load: float, comm: float, bottleneck: str, cause: str | None) -> RankRow:
         compute = 0.52
-        shares = {"load": load, "transfer": 0.02, "compute": compute, "communication": comm, "host": 1 - load - 0.02 - compute - comm - 0.01, "other": 0.01}
+        shares = {
+            "load": load,
+            "transfer": 0.02,
+            "compute": compute,
+            "communication": comm,
+            "host": 1 - load - 0.02 - compute - comm - 0.01,
+            "other": 0.01,
+        }
         return RankRow(number, 118.0 + number * 0.1, shares, bottleneck, cause)  # type: ignore[arg-type]
 
     return dataclasses.replace(
@@ -283,7 +315,10 @@ def many_steps(count: int = 500) -> Result:
         steps=StepSummary(count, count - 2, 73.0, 57.2, 131.4, "step_log"),
         step_rows=step_rows(count, epoch_every=125),
         timeline=timeline(spans_per_lane=400, communication=True),
-        regimes=(*loader_bound().regimes, Regime("epoch start", 0.008, 0.05, "cpu", 480.0, "every 125 steps")),
+        regimes=(
+            *loader_bound().regimes,
+            Regime("epoch start", 0.008, 0.05, "cpu", 480.0, "every 125 steps"),
+        ),
         kernels=tuple(dataclasses.replace(k, name=f"{k.name}_{i}") for i in range(6) for k in kernels()),
     )
 
@@ -314,7 +349,11 @@ def hostile() -> Result:
             return {str(attack(key)) + str(next(texts)): attack(item) for key, item in value.items()}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             keep = {"bottleneck", "next_bottleneck", "kind"}
-            changes = {f.name: attack(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in keep}
+            changes = {
+                f.name: attack(getattr(value, f.name))
+                for f in dataclasses.fields(value)
+                if f.name not in keep
+            }
             return dataclasses.replace(value, **changes)
         return value
 

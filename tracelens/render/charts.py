@@ -40,13 +40,17 @@ def pieces(shares: Mapping[str, float | None], y: float, height: float, scale: f
             continue
         width = min(share, 1.0 - at) * scale
         drawn.append(
-            element("rect", x=percent(at * scale), y=y, width=percent(width), height=height, class_=f"ph {name}")
+            element(
+                "rect", x=percent(at * scale), y=y, width=percent(width), height=height, class_=f"ph {name}"
+            )
         )
         at = min(at + share, 1.0)
     return drawn
 
 
-def _piece_labels(shares: Mapping[str, float | None], y: float, show: Display, scale: float = 1.0) -> list[Markup]:
+def _piece_labels(
+    shares: Mapping[str, float | None], y: float, show: Display, scale: float = 1.0
+) -> list[Markup]:
     labels: list[Markup] = []
     at = 0.0
     for name in PHASES:
@@ -110,7 +114,11 @@ def _top(bars: Sequence[StepBar]) -> float:
 def regime_letters(rows: Sequence[StepRow]) -> dict[str, str]:
     """A letter for each regime in the order of appearance; empty where steps carry none."""
     names = dict.fromkeys(row.regime for row in rows if row.regime)
-    return {name: chr(ord("A") + index) for index, name in enumerate(names) if index < 26} if len(names) > 1 else {}
+    return (
+        {name: chr(ord("A") + index) for index, name in enumerate(names) if index < 26}
+        if len(names) > 1
+        else {}
+    )
 
 
 def clipped(bars: Sequence[StepBar]) -> bool:
@@ -194,7 +202,9 @@ def _regime_strip(bars: Sequence[StepBar], letters: Mapping[str, str], y: float)
         x, width = start / len(bars), (index - start) / len(bars)
         if letter is not None:
             lane = 0 if (ord(letter) - ord("A")) % 2 == 0 else 3
-            drawn.append(element("rect", x=percent(x), y=y + lane, width=percent(width), height=3, class_="regime"))
+            drawn.append(
+                element("rect", x=percent(x), y=y + lane, width=percent(width), height=3, class_="regime")
+            )
             if width >= 0.02:
                 drawn.append(text_at(x + width / 2, y + 15, letter, class_="tick", anchor="middle"))
         start = index
@@ -228,13 +238,19 @@ def what_if_chart(values: Sequence[tuple[str, float | None]], show: Display) -> 
     for index, (name, (_, value)) in enumerate(zip(names, values, strict=True)):
         y = index * row
         drawn.append(element("text", name, x="0", y=y + 13, class_="label"))
-        drawn.append(element("text", show.ratio(value), x="100%", y=y + 13, class_="label num", text_anchor="end"))
+        drawn.append(
+            element("text", show.ratio(value), x="100%", y=y + 13, class_="label num", text_anchor="end")
+        )
         drawn.append(element("rect", x="0", y=y + 19, width="100%", height=10, class_="track"))
         if value is not None and value > 1:
             width = (value - 1) / (high - 1)
             drawn.append(element("rect", x="0", y=y + 19, width=percent(width), height=10, class_="fill"))
     return chart(
-        "c-whatif", words("chart.what_if"), words("chart.what_if_desc", list=listed), row * len(values), *drawn
+        "c-whatif",
+        words("chart.what_if"),
+        words("chart.what_if_desc", list=listed),
+        row * len(values),
+        *drawn,
     )
 
 
@@ -245,7 +261,9 @@ def share_bars(ident: str, title: str, rows: Sequence[tuple[str, float | None]],
     for index, (name, share) in enumerate(rows):
         y = index * row
         drawn.append(element("text", name, x="0", y=y + 13, class_="label"))
-        drawn.append(element("text", show.percent(share), x="100%", y=y + 13, class_="label num", text_anchor="end"))
+        drawn.append(
+            element("text", show.percent(share), x="100%", y=y + 13, class_="label num", text_anchor="end")
+        )
         drawn.append(element("rect", x="0", y=y + 18, width="100%", height=8, class_="track"))
         if share is not None:
             width = percent(min(max(share, 0.0), 1.0))
@@ -266,8 +284,12 @@ def ranks_chart(ranks: Sequence[RankRow], show: Display) -> Markup | None:
         y = count * row
         count += 1
         scale = rank.mean_ms / longest if longest and rank.mean_ms is not None else 1.0
-        drawn.append(element("text", f"{words('col.rank')} {show.value(rank.rank)}", x="0", y=y + 13, class_="label"))
-        drawn.append(element("text", show.ms(rank.mean_ms), x="100%", y=y + 13, class_="label num", text_anchor="end"))
+        drawn.append(
+            element("text", f"{words('col.rank')} {show.value(rank.rank)}", x="0", y=y + 13, class_="label")
+        )
+        drawn.append(
+            element("text", show.ms(rank.mean_ms), x="100%", y=y + 13, class_="label num", text_anchor="end")
+        )
         drawn += pieces(rank.phases, y + 18, 17, scale)
     if not count:
         return None

@@ -45,7 +45,11 @@ class Display:
         """An evidence value with its unit."""
         if value is None:
             return self.words("unknown")
-        return self.value(value) if isinstance(value, list | tuple | Mapping) else clean(units.quantity(value, unit))
+        return (
+            self.value(value)
+            if isinstance(value, list | tuple | Mapping)
+            else clean(units.quantity(value, unit))
+        )
 
     def value(self, value: object) -> str:
         """Any JSON value as a person writes it; True and False as in Python, since they are arguments."""

@@ -53,7 +53,9 @@ def read_embedded(path: str | Path) -> dict[str, Any]:
         if isinstance(data, dict) and data.get("encoding") == _PACKED:
             data = json.loads(_unpack(data["data"]))
     except (ValueError, KeyError, TypeError, binascii.Error, zlib.error, RecursionError) as error:
-        raise InputError(f"{path} is damaged: the result in it cannot be read; write the report again") from error
+        raise InputError(
+            f"{path} is damaged: the result in it cannot be read; write the report again"
+        ) from error
     if not isinstance(data, dict):
         raise InputError(f"{path} is damaged: the result in it is not an object; write the report again")
     return data

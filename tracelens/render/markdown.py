@@ -119,7 +119,9 @@ def _recommendation(one: Recommendation, show: Display) -> tuple[str, ...]:
     predicted = _predicted(one.predicted_speedup, one.interval, show)
     if one.basis in ("bound", "literature") and one.predicted_speedup is not None:
         predicted += f", {show.words.known('basis', one.basis)}"
-    values = [show.words("unknown") if v is None else _cell(show.value(v)) for v in (one.current, one.suggested)]
+    values = [
+        show.words("unknown") if v is None else _cell(show.value(v)) for v in (one.current, one.suggested)
+    ]
     return (_cell(one.parameter), *values, predicted, _limit(one.next_bottleneck, show))
 
 

@@ -27,7 +27,9 @@ def result_from_json(data: object) -> Result:
     if not isinstance(schema, str) or not schema.startswith(_FAMILY):
         raise InputError('this is not a tracelens result: its "schema" is missing')
     if schema.removeprefix(_FAMILY).split(".")[0] != _MAJOR:
-        raise InputError(f"this result has the format {schema}, which this tracelens cannot read; update tracelens")
+        raise InputError(
+            f"this result has the format {schema}, which this tracelens cannot read; update tracelens"
+        )
     result = _dataclass(Result, data, "")
     assert isinstance(result, Result)
     return result
@@ -95,7 +97,9 @@ def _tuple(arguments: tuple[Any, ...], value: object, where: str) -> tuple[objec
         return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if len(value) != len(arguments):
         raise _wrong(where, f"a list of {len(arguments)}")
-    return tuple(_convert(a, item, f"{where}[{i}]") for i, (a, item) in enumerate(zip(arguments, value, strict=True)))
+    return tuple(
+        _convert(a, item, f"{where}[{i}]") for i, (a, item) in enumerate(zip(arguments, value, strict=True))
+    )
 
 
 def _scalar(hint: Any, value: object, where: str) -> object:

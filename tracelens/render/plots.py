@@ -81,7 +81,11 @@ def _lane_name(lane: Lane, show: Display) -> str:
     name = show.words.known("lane", lane.name)
     title = one_line(lane.title)
     text = name if not title or title.lower() == name.lower() else f"{name}: {shorten(title, 60)}"
-    return text if lane.busy is None else show.words("chart.timeline_busy", lane=text, share=show.percent(lane.busy))
+    return (
+        text
+        if lane.busy is None
+        else show.words("chart.timeline_busy", lane=text, share=show.percent(lane.busy))
+    )
 
 
 def _lane(lane: Lane, total: float, y: float, bar: float, show: Display) -> list[Markup]:
@@ -166,7 +170,11 @@ def series_chart(ident: str, series: Series, show: Display) -> Markup | None:
     write = axis_text(series.unit, show)
     title = one_line(series.title)
     desc = show.words(
-        "chart.series_desc", title=title, low=write(min(known)), high=write(max(known)), duration=show.ms(end - start)
+        "chart.series_desc",
+        title=title,
+        low=write(min(known)),
+        high=write(max(known)),
+        duration=show.ms(end - start),
     )
     times = [
         text_at(value / (end - start), head + body + 15, show.ms(value), class_="tick")
@@ -187,7 +195,9 @@ def _grid(low: float, high: float, head: float, body: float, write: Callable[[fl
     drawn: list[Markup] = []
     for value in ticks(low, high, 3):
         y = head + body - (value - low) / (high - low) * body
-        drawn.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid" if value != low else "axis"))
+        drawn.append(
+            element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid" if value != low else "axis")
+        )
         if value != low or low != 0:
             drawn.append(text_at(0, y - 3, write(value), class_="tick halo", anchor="start"))
     return drawn
@@ -221,7 +231,8 @@ def curve_chart(ident: str, curve: Curve, show: Display) -> Markup | None:
     shapes.append(element("path", d=polyline([(across(x) * PLANE, up(y)) for x, y in points]), class_="line"))
     write = axis_text(curve.unit, show)
     labels = [
-        text_at(across(x), head + body + 15, units.number(x), class_="tick") for x in _x_ticks(curve, left, right)
+        text_at(across(x), head + body + 15, units.number(x), class_="tick")
+        for x in _x_ticks(curve, left, right)
     ]
     desc = show.words(
         "chart.curve_desc", title=one_line(curve.title), parameter=one_line(curve.parameter),
@@ -270,7 +281,10 @@ def _markers(
     drawn: list[Markup] = []
     for x, y in curve.measured:
         drawn.append(_marker(across(x), head + up(y), "M-4 -4L4 4M-4 4L4 -4", "measured"))
-    named = ((curve.current, "current", "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5z"), (curve.suggested, "suggested", "M0 -7L7 0L0 7L-7 0z"))
+    named = (
+        (curve.current, "current", "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5z"),
+        (curve.suggested, "suggested", "M0 -7L7 0L0 7L-7 0z"),
+    )
     for value, name, shape in named:
         y = None if value is None else at_value(points, value)
         if value is None or y is None:

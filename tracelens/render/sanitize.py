@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 # C0/C1 controls (terminal escapes), lone surrogates, bidirectional overrides, and what is no character at all
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 _BLANKS = re.compile(r"\s+")
 
 

@@ -44,7 +44,9 @@ def percent(value: float) -> str:
     return f"{compact(value * 100)}%"
 
 
-def chart(ident: str, title: str, desc: str, height: float, *children: Markup, class_: str = "chart") -> Markup:
+def chart(
+    ident: str, title: str, desc: str, height: float, *children: Markup, class_: str = "chart"
+) -> Markup:
     """A whole chart with its title and description; ``ident`` is unique in the document."""
     return element(
         "svg",

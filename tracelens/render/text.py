@@ -70,7 +70,11 @@ def _phases(result: Result, ink: _Ink, width: int, unicode: bool) -> list[str]:
     glyphs = _BLOCKS if unicode else _LETTERS
     cells = _cells(known, min(width - _MARGIN, 60))
     bar = "".join(ink(glyphs[name] * count, _COLORS[name]) for name, count in cells.items())
-    named = [f"{glyphs[name]} {name} {units.percent(share)}".replace(" ", _GLUE) for name, share in known.items() if share > 0]
+    named = [
+        f"{glyphs[name]} {name} {units.percent(share)}".replace(" ", _GLUE)
+        for name, share in known.items()
+        if share > 0
+    ]
     return [ink("phases".ljust(_MARGIN), 2) + bar, *_row("", "   ".join(named), ink, width)]
 
 
@@ -118,7 +122,9 @@ def _change(result: Result, show: Display, ink: _Ink, width: int) -> list[str]:
     lines = _row("change", text, ink, width)
     if plan.snippet:
         code = clean(plan.snippet).strip("\n").splitlines()
-        if len(code) <= _SNIPPET_LINES:  # a longer one is in the report, and would push the rest off the screen
+        if (
+            len(code) <= _SNIPPET_LINES
+        ):  # a longer one is in the report, and would push the rest off the screen
             lines += [" " * _MARGIN + ink(line, 1) for line in code]
     command = set_command(plan.set_flags)
     return lines + (_row("try", command, ink, width) if command else [])
