@@ -68,6 +68,7 @@ def test_recorder_fields_are_carried_on_and_never_zero(tmp_path: Path) -> None:
                 "ts": T0, "node": "n1", "system_cpu_percent": None, "percpu": [1.0, 2.0], "mem_total": 100, "psi": {"cpu": 3.0},
                 "cgroup": {"quota_cores": 1.5, "memory_max": 50}, "disks": {"sda": {"read_bytes": 5, "busy_ms": 1, "rotational": True},
                 "nfs:0": {"read_bytes": 7, "kind": "network"}},
+                "storage": [{"fstype": "ext4", "network": False}, {"fstype": "nfs4", "network": True}],
                 "processes": [{"pid": 1, "name": "python", "role": "main", "rank": 0, "cpu_affinity": [0], "cpu_percent": None}],
             },
             {"ts": T0 + 10**9, "node": "n1", "processes": [{"pid": 1, "cpu_percent": 99.0}]},

@@ -55,6 +55,8 @@ def read_host_log(path: str | Path) -> HostLog:
     disks = [_part(row, "disks") for row in rows]
     names = tuple(dict.fromkeys(name for disk in disks for name in disk))
     kinds = [info for disk in disks for info in disk.values() if isinstance(info, dict)]
+    places = [place for row in rows for place in row.get("storage") or [] if isinstance(place, dict)]
+    remote = [place["network"] for place in places if isinstance(place.get("network"), bool)]
     spinning = [info["rotational"] for info in kinds if isinstance(info.get("rotational"), bool)]
     return HostLog(
         t_ns=t_ns,
@@ -69,7 +71,7 @@ def read_host_log(path: str | Path) -> HostLog:
         processes=processes,
         disks=names,
         rotational=any(spinning) if spinning else None,
-        network_storage=any(info.get("kind") == "network" for info in kinds) if kinds else None,
+        network_storage=any(remote) if remote else None,
         source=str(path),
         notes=tuple(notes),
         **plain,

@@ -189,6 +189,7 @@ class HostLog(Table):
     Percentages 0..100 of the whole machine, ``psi_*`` percent of time in which some task waited; sizes bytes.
     ``net_read_bytes``, ``disk_*``, ``throttled_ms``, ``nr_*`` are cumulative counters. ``mem_limit`` is
     the smaller of the machine's memory and the cgroup's limit. ``node`` names the machine ("" if one).
+    ``network_storage``: whether files that the job read were seen on another machine's file system.
     """
 
     t_ns: Ints

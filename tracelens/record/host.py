@@ -27,6 +27,8 @@ class HostSampler:
         self._cgroup: Cgroup = locate(root)
         self._medium_at = self._slow_at = self._again_at = -(2**62)
         self._count = os.cpu_count()
+        self._turn = 0
+        self._storage: set[tuple[str, bool]] = set()
 
     def capabilities(self) -> dict[str, object]:
         """What this kernel offers, for sampler.jsonl."""
@@ -59,6 +61,7 @@ class HostSampler:
             line |= machine.shared_memory()
             line["disks"] = machine.disks()
             line["net_read_bytes"] = machine.network_bytes()
+            line["storage"] = self._filesystems()
         line["processes"] = [
             entry
             for pid, member in list(self.tree.members.items())
@@ -83,6 +86,14 @@ class HostSampler:
             "psi": self._pressure.sample(monotonic_ns),
             "cgroup": group,
         }
+
+    def _filesystems(self) -> list[dict[str, object]]:
+        """Where the job's input lies, as far as it was ever seen open: one process a look, in turn."""
+        readers = [pid for pid, member in self.tree.members.items() if member.role in ("main", "worker")]
+        if readers:
+            self._turn += 1
+            self._storage |= machine.open_filesystems(readers[self._turn % len(readers)])
+        return [{"fstype": kind, "network": network} for kind, network in sorted(self._storage)]
 
     def _process(
         self, pid: int, member: Member, now_ns: int, medium: bool, slow: bool

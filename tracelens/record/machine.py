@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import psutil
 
 _NETWORK_FS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "beegfs", "gpfs", "glusterfs", "afs", "9p",
-     "virtiofs", "orangefs", "pvfs2", "wekafs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.mount-s3", "fuse.goofys",
-     "fuse.juicefs", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.blobfuse", "fuse.blobfuse2"}
+     "virtiofs", "orangefs", "pvfs2", "wekafs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.mount-s3",
+     "fuse.goofys", "fuse.juicefs", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.blobfuse", "fuse.blobfuse2"}
 )  # fmt: skip
 
 
@@ -126,7 +127,7 @@ def network_bytes() -> int | None:
 def disks(
     sys_block: Path = Path("/sys/block"), mountstats: Path = Path("/proc/self/mountstats")
 ) -> dict[str, dict[str, object]]:
-    """Whole disks that have read something, and NFS mounts: read_bytes, busy_ms (cumulative), rotational, kind.
+    """Whole disks that have read something, and NFS mounts: read_bytes, busy_ms (both cumulative), kind.
 
     Names of servers and mount points stay out: NFS mounts are numbered.
     """
@@ -187,6 +188,30 @@ def nfs_read_bytes(mountstats: Path) -> list[int]:
     return out
 
 
-def network_filesystem(fstype: str) -> bool:
-    """Whether a file system of this type lives on another machine (as far as its name says)."""
-    return fstype.lower() in _NETWORK_FS
+def open_filesystems(pid: int, limit: int = 64) -> set[tuple[str, bool]]:
+    """(type, on another machine) of the file systems that the process's files open for reading only lie on.
+
+    Opened for reading only: the dataset's files, not logs, sockets or our own bundle. ``limit`` bounds the cost.
+    """
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return set()  # gone, or another user's
+    devices: set[int] = set()
+    for name in descriptors[-limit:]:
+        try:
+            info = os.stat(f"/proc/{pid}/fd/{name}")
+            flags = Path(f"/proc/{pid}/fdinfo/{name}").read_text("ascii").split("flags:", 1)[1].split()[0]
+        except (OSError, IndexError):
+            continue  # closed in between
+        if stat.S_ISREG(info.st_mode) and int(flags, 8) & os.O_ACCMODE == os.O_RDONLY:
+            devices.add(info.st_dev)
+    if not devices:
+        return set()
+    try:
+        mounts = Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return set()
+    wanted = {f"{os.major(device)}:{os.minor(device)}" for device in devices}
+    types = {line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] in wanted}
+    return {(kind, kind.lower() in _NETWORK_FS) for kind in types - {"proc", "sysfs", "tmpfs", "devtmpfs"}}

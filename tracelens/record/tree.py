@@ -85,12 +85,10 @@ class RankFiles:
 
 def _rank_process(entry: Mapping[str, Any], rank: int | None) -> RankProcess | None:
     pid = entry.get("pid")
-    if (
-        not isinstance(pid, int)
-        or pid <= 0
-        or not _on_this_host(entry.get("anchor"))
-        or read_stat(pid) is None
-    ):
+    if not isinstance(pid, int) or pid <= 0 or not _on_this_host(entry.get("anchor")):
+        return None
+    stat = read_stat(pid)
+    if stat is None:
         return None
     device, env = entry.get("device"), entry.get("env")
     uuid = device.get("uuid") if isinstance(device, dict) else None
@@ -153,12 +151,11 @@ class Tree:
 
     def _descend(self) -> dict[int, int | None]:
         """Every descendant -> its parent (None for the roots)."""
-        roots = [
-            pid
-            for pid in (self.root, *self.files.ranks, *self.members)
-            if pid == self.root or self._alive(pid)
+        # what was followed before stays, also where its parent is gone; a rank's pid may have been recycled
+        ranks = [
+            rank.pid for rank in self.files.ranks.values() if rank.pid not in self.members and _same(rank)
         ]
-        found: dict[int, int | None] = dict.fromkeys(roots)
+        found: dict[int, int | None] = dict.fromkeys((self.root, *ranks, *self.members))
         whole: dict[int, list[int]] | None = None
         queue = list(found)
         while queue:
