@@ -30,6 +30,16 @@
     });
     block.parentNode.appendChild(button);
   });
+  // a table that fits needs no stop of its own on the way through the page
+  function stops() {
+    document.querySelectorAll(".scroll").forEach(function (box) {
+      var closed = box.closest("details:not([open])");
+      if (closed || box.scrollWidth > box.clientWidth) { box.tabIndex = 0; } else { box.removeAttribute("tabindex"); }
+    });
+  }
+  stops();
+  addEventListener("resize", stops);
+  document.addEventListener("toggle", stops, true);
   var opened = [];
   addEventListener("beforeprint", function () {
     opened = Array.prototype.slice.call(document.querySelectorAll("details:not([open])"));

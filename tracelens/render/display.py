@@ -1,4 +1,4 @@
-"""Display strings: ``tracelens.units`` writes every number, this adds the language and the hostile-text guard."""
+"""Display strings: ``tracelens.units`` writes the numbers, this adds the language and cleans the text."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def top_change(result: Result) -> Plan | None:
 
 
 def plan_parts(result: Result, plan: Plan) -> tuple[Recommendation | str, ...]:
-    """The recommendations a plan names, in its order; a bare name where the result has no such recommendation."""
+    """The recommendations a plan names, in its order; a bare name where there is no such one."""
     by_name = {one.parameter: one for one in reversed(result.recommendations)}
     return tuple(by_name.get(name, name) for name in plan.parameters)
 

@@ -14,14 +14,14 @@ _ROWS = 8
 _NOTES = 8
 _TEXT = 400  # characters of one text: the block stays a few dozen lines
 _SNIPPET_LINES = 25
-_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
+_MARKUP = re.compile(r"(^[-+#>]|[\\`*_{}\[\]|~$])")
 _ZERO_WIDTH = "\u200b"
 # what GitHub turns into a link or a notification even without markup: @name, #12, GH-12, addresses
 _AUTOLINK = re.compile(r"@(?=\w)|(?<=[#])(?=\d)|(?<=\bGH)-(?=\d)|(?<=\bwww)\.|:(?=//)", re.IGNORECASE)
 
 
 def markdown_block(result: Result) -> str:
-    """The verdict, what to change and what to expect, in a few dozen lines; names from the run are escaped."""
+    """The verdict, what to change and what to expect, in a few dozen lines; data is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -30,7 +30,7 @@ def markdown_block(result: Result) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - the output is Markdown; every value below went through escape() or code()
+        autoescape=False,  # the output is Markdown; every value below went through escape() or code()
     )
     show = Display(load_words())
     plan = top_change(result)

@@ -1,7 +1,7 @@
 """Inline SVG: elements whose text and attributes are escaped, and the fluid frame every chart stands in.
 
-A chart is as wide as its column: positions are percentages, shapes live in nested planes that stretch, and text
-does not. So one file reads well at 360 pixels, on a wide screen and on paper.
+A chart is as wide as its column: positions are percentages, shapes live in nested planes that stretch, and
+text does not. So one file reads well at 360 pixels, on a wide screen and on paper.
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ from tracelens.model import (
     StepRow,
     Timeline,
 )
-from tracelens.render.charts import StepBar, regime_letters
 from tracelens.render.display import Display
 from tracelens.render.plots import thin
 from tracelens.render.sanitize import one_line
+from tracelens.render.stepchart import StepBar, regime_letters
 
 MAX_ROWS = 500
-MAX_SPAN_ROWS = 300
+MAX_SPAN_ROWS = 200
 _VALUE_TEXT = 2000
 
 
@@ -46,8 +46,15 @@ class Table:
     bulk: bool = False
 
 
-def capped(caption: str, columns: Sequence[Column], rows: Sequence[tuple[str, ...]], show: Display,
-           *, limit: int = MAX_ROWS, total: int | None = None) -> Table:  # fmt: skip
+def capped(
+    caption: str,
+    columns: Sequence[Column],
+    rows: Sequence[tuple[str, ...]],
+    show: Display,
+    *,
+    limit: int = MAX_ROWS,
+    total: int | None = None,
+) -> Table:
     """A table of at most ``limit`` rows, which says so where there are more."""
     total = len(rows) if total is None else total
     kept = tuple(rows[:limit])
@@ -63,9 +70,11 @@ def phases(result: Result, show: Display) -> Table:
     """Each phase's share, its part of the mean step, and what it means."""
     words = show.words
     columns = (
-        Column(words("col.phase")), Column(words("col.share"), "num"), Column(words("col.per_step"), "num"),
+        Column(words("col.phase")),
+        Column(words("col.share"), "num"),
+        Column(words("col.per_step"), "num"),
         Column(words("col.meaning")),
-    )  # fmt: skip
+    )
     rows = []
     for name in PHASES:
         share = result.phases.get(name)
@@ -109,9 +118,12 @@ def timeline(line: Timeline, show: Display) -> Table:
     """The spans by lane and time; the longest ones where there are too many."""
     words = show.words
     columns = (
-        Column(words("col.lane")), Column(words("col.start"), "num"), Column(words("col.end"), "num"),
-        Column(words("col.duration"), "num"), Column(words("col.label"), "code"),
-    )  # fmt: skip
+        Column(words("col.lane")),
+        Column(words("col.start"), "num"),
+        Column(words("col.end"), "num"),
+        Column(words("col.duration"), "num"),
+        Column(words("col.label"), "code"),
+    )
     spans = [(index, span) for index, lane in enumerate(line.lanes) for span in lane.spans]
     longest = sorted(spans, key=lambda item: item[1].start_ms - item[1].end_ms)[:MAX_SPAN_ROWS]
     rows = [
@@ -152,18 +164,27 @@ def regimes(result: Result, show: Display) -> Table:
     words = show.words
     letters = regime_letters(result.step_rows)
     columns = (
-        Column(words("col.regime")), Column(words("col.steps_share"), "num"), Column(words("col.time_share"), "num"),
-        Column(words("col.mean"), "num"), Column(words("col.bottleneck")), Column(words("col.recurs")),
-    )  # fmt: skip
+        Column(words("col.regime")),
+        Column(words("col.steps_share"), "num"),
+        Column(words("col.time_share"), "num"),
+        Column(words("col.mean"), "num"),
+        Column(words("col.bottleneck")),
+        Column(words("col.recurs")),
+    )
     rows = []
     for one in result.regimes:
         letter = letters.get(one.label)
         label = one_line(one.label)
-        rows.append((
-            f"{letter}: {label}" if letter else label,
-            show.percent(one.share_of_steps), show.percent(one.share_of_time), show.ms(one.mean_ms),
-            words.known("bottleneck", one.bottleneck), one_line(one.period or ""),
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{letter}: {label}" if letter else label,
+                show.percent(one.share_of_steps),
+                show.percent(one.share_of_time),
+                show.ms(one.mean_ms),
+                words.known("bottleneck", one.bottleneck),
+                one_line(one.period or ""),
+            )
+        )
     return Table(words("section.regimes"), columns, tuple(rows))
 
 
@@ -171,9 +192,12 @@ def curve(one: Curve, show: Display) -> Table:
     """The curve's points with their band, then what was measured."""
     words = show.words
     columns = (
-        Column(one_line(one.parameter), "num"), Column(words("ui.predicted"), "num"), Column(words("col.low"), "num"),
-        Column(words("col.high"), "num"), Column(words("col.kind")),
-    )  # fmt: skip
+        Column(one_line(one.parameter), "num"),
+        Column(words("ui.predicted"), "num"),
+        Column(words("col.low"), "num"),
+        Column(words("col.high"), "num"),
+        Column(words("col.kind")),
+    )
     rows = []
     for index, (x, y) in enumerate(zip(one.x, one.y, strict=False)):
         band = [
@@ -205,10 +229,14 @@ def kernels(result: Result, show: Display) -> Table:
     """The kernels by share of GPU time."""
     words = show.words
     columns = (
-        Column(words("col.kernel"), "code"), Column(words("col.gpu_share"), "num"),
-        Column(words("col.per_step"), "num"), Column(words("col.calls"), "num"), Column(words("col.limited_by")),
-        Column(words("col.family")), Column(words("col.operator"), "code"),
-    )  # fmt: skip
+        Column(words("col.kernel"), "code"),
+        Column(words("col.gpu_share"), "num"),
+        Column(words("col.per_step"), "num"),
+        Column(words("col.calls"), "num"),
+        Column(words("col.limited_by")),
+        Column(words("col.family")),
+        Column(words("col.operator"), "code"),
+    )
     rows = [
         (
             one_line(one.name),
@@ -273,9 +301,11 @@ def evidence(rows: Sequence[Evidence], caption: str, show: Display) -> Table:
     """The numbers behind a finding."""
     words = show.words
     columns = (
-        Column(words("col.label")), Column(words("col.value"), "num"), Column(words("col.signal"), "code"),
+        Column(words("col.label")),
+        Column(words("col.value"), "num"),
+        Column(words("col.signal"), "code"),
         Column(words("col.source")),
-    )  # fmt: skip
+    )
     lines = tuple(
         (
             one_line(one.title or one.signal),

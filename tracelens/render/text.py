@@ -64,7 +64,9 @@ def _row(label: str, text: str, ink: _Ink, width: int) -> list[str]:
 
 
 def _phases(result: Result, ink: _Ink, width: int, unicode: bool) -> list[str]:
-    known = {name: share for name in PHASES if (share := result.phases.get(name)) is not None}
+    known: dict[str, float] = {
+        name: share for name in PHASES if (share := result.phases.get(name)) is not None
+    }
     if not known:
         return _row("phases", units.MISSING, ink, width)
     glyphs = _BLOCKS if unicode else _LETTERS
@@ -94,7 +96,8 @@ def _steps(result: Result, show: Display) -> str:
         text = f"steps {units.MISSING}"
     else:
         steady = f" ({show.number(steps.steady)} steady)" if steps.steady is not None else ""
-        text = f"{show.number(steps.count)}{steady}, mean {show.ms(steps.mean_ms)}, median {show.ms(steps.median_ms)}"
+        times = f"mean {show.ms(steps.mean_ms)}, median {show.ms(steps.median_ms)}"
+        text = f"{show.number(steps.count)}{steady}, {times}"
     if result.throughput.samples_per_s is not None:
         text += f", {show.rate(result.throughput.samples_per_s)}"
     return f"{text}; GPU busy {show.percent(result.gpu.busy)}"

@@ -1,41 +1,18 @@
-"""What the HTML template shows: each part of the result as text, chart and table, empty parts left out."""
+"""What the HTML template shows, as text: verdict, changes, findings; ``sections`` has the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from tracelens.model import Finding, Plan, Recommendation, Result
-from tracelens.render import charts, plots, tables
+from tracelens.model import PHASES, Finding, Plan, Recommendation, Result
+from tracelens.render import tables
 from tracelens.render.display import Display, plan_parts, run_name, set_command, top_change
 from tracelens.render.sanitize import one_line
-from tracelens.render.tables import Column, Table
+from tracelens.render.sections import Section, sections
+from tracelens.render.tables import Table
 
-_OUTCOMES = ("fired", "not_evaluated", "passed", "not_applicable")
+_OUTCOMES = ("fired", "could_not_be_evaluated", "not_evaluated", "passed", "not_applicable")
 _OPERATORS_SHOWN = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A chart with the table behind it; ``notes`` are said under it."""
-
-    svg: Markup | None
-    table: Table
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One part of the report; ``kind`` names the template's block for it."""
-
-    ident: str
-    title: str
-    kind: str
-    figures: tuple[Figure, ...] = ()
-    note: str | None = None
-    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +115,7 @@ def build_page(result: Result, show: Display, title: str | None = None) -> Page:
         confidence_text=words("confidence.sentence", word=word, number=number),
         top=_top(result, show),
         stats=_stats(result, show),
-        sections=tuple(section for section in _sections(result, show) if section is not None),
+        sections=sections(result, show),
         changes=tuple(_change(one, show) for one in result.recommendations),
         findings=tuple(_finding(one, show) for one in result.findings),
         rule_groups=_rule_groups(result, show),
@@ -243,196 +220,19 @@ def _stats(result: Result, show: Display) -> tuple[Stat, ...]:
     )
 
 
-def _sections(result: Result, show: Display) -> tuple[Section | None, ...]:
-    words = show.words
-
-    def section(
-        name: str, kind: str, *figures: Figure | None, note: str | None = None, count: int | None = None
-    ) -> Section | None:
-        kept = tuple(figure for figure in figures if figure is not None)
-        if not kept and not count:
-            return None
-        return Section(name.replace("_", "-"), words(f"section.{name}"), kind, kept, note, count)
-
-    return (
-        section("change", "changes", count=len(result.recommendations)),
-        section("phases", "figures", _phases(result, show)),
-        section("steps", "figures", _steps(result, show)),
-        section("timeline", "figures", _timeline(result, show)),
-        section("findings", "findings", count=len(result.findings)),
-        section("what_if", "figures", _what_if(result, show)),
-        section("regimes", "table", _regimes(result, show)),
-        section("curves", "grid", *(_curve(index, result, show) for index in range(len(result.curves)))),
-        section("series", "grid", *(_series(index, result, show) for index in range(len(result.series)))),
-        section("kernels", "table", Figure(None, tables.kernels(result, show)) if result.kernels else None),
-        section("memory", "figures", _memory(result, show)),
-        section("host_split", "figures", _shares("host_split", result.host_split, "col.part", show), note=words("note.host_split")),
-        section("occupancy", "figures", _shares("occupancy", result.occupancy, "col.engine", show), note=words("note.occupancy")),
-        section("ranks", "figures", Figure(charts.ranks_chart(result.ranks, show), tables.ranks(result.ranks, show)) if result.ranks else None),
-        section("declined", "table", _declined(result, show), note=words("note.declined")),
-        section("ruled_out", "table", _ruled_out(result, show)),
-        section("quality", "table", _quality(result, show)),
-        section("missing", "table", _missing(result, show), note=words("note.missing")),
-        section("rules", "rules", count=len(result.rules_checked), note=words("note.rules")),
-        section("inputs", "table", *_inputs(result, show)),
-        section("tool", "tool", _tool(result, show), count=1),
-    )  # fmt: skip
-
-
-def _phases(result: Result, show: Display) -> Figure | None:
-    svg = charts.phase_bar(result, show)
-    return None if svg is None else Figure(svg, tables.phases(result, show))
-
-
-def _steps(result: Result, show: Display) -> Figure | None:
-    rows = result.step_rows
-    svg = charts.steps_chart(rows, show)
-    if svg is None:
-        return None
-    words = show.words
-    group, bars = charts.step_bars(rows)
-    notes = []
-    if group > 1:
-        notes.append(words("chart.steps_thinned", total=f"{len(rows):,}", group=group))
-    if any(not bar.steady for bar in bars):
-        notes.append(words("chart.steps_unsteady"))
-    if charts.clipped(bars):
-        notes.append(words("chart.steps_clipped"))
-    letters = charts.regime_letters(rows)
-    if letters:
-        listed = ", ".join(f"{letter} {one_line(name)}" for name, letter in letters.items())
-        notes.append(words("chart.regimes_strip", list=listed))
-    return Figure(svg, tables.steps(bars, rows, group, show), tuple(notes))
-
-
-def _timeline(result: Result, show: Display) -> Figure | None:
-    line = result.timeline
-    svg = None if line is None else plots.timeline_chart(line, show)
-    if line is None or svg is None:
-        return None
-    total = sum(len(lane.spans) for lane in line.lanes)
-    drawn = sum(len(plots.drawn_spans(lane)) for lane in line.lanes)
-    notes = [show.words("chart.timeline_excerpt", duration=show.ms(line.duration_ms))]
-    if drawn < total:
-        notes.append(show.words("chart.timeline_capped", drawn=f"{drawn:,}", total=f"{total:,}"))
-    return Figure(svg, tables.timeline(line, show), tuple(notes))
-
-
-def _what_if(result: Result, show: Display) -> Figure | None:
-    values = tables.what_if_values(result)
-    svg = charts.what_if_chart(values, show)
-    if svg is None:
-        return None
-    kind = result.what_if.kind
-    notes = [show.words(f"kind.{kind or 'unknown'}")]
-    if result.what_if.replay_error is not None:
-        notes.append(show.words("kind.replay_error", error=show.percent(abs(result.what_if.replay_error))))
-    return Figure(svg, tables.what_if(result, show), tuple(notes))
-
-
-def _regimes(result: Result, show: Display) -> Figure | None:
-    return Figure(None, tables.regimes(result, show)) if result.regimes else None
-
-
-def _curve(index: int, result: Result, show: Display) -> Figure | None:
-    curve = result.curves[index]
-    svg = plots.curve_chart(f"c-curve{index}", curve, show)
-    return None if svg is None else Figure(svg, tables.curve(curve, show))
-
-
-def _series(index: int, result: Result, show: Display) -> Figure | None:
-    series = result.series[index]
-    svg = plots.series_chart(f"c-series{index}", series, show)
-    return None if svg is None else Figure(svg, tables.series(series, show))
-
-
-def _memory(result: Result, show: Display) -> Figure | None:
-    table = tables.memory(result, show)
-    return None if table is None else Figure(charts.memory_chart(result, show), table)
-
-
-def _shares(name: str, values: Mapping[str, float | None], head: str, show: Display) -> Figure | None:
-    if not values:
-        return None
-    title = show.words(f"chart.{name}")
-    rows = [(one_line(key), value) for key, value in values.items()]
-    svg = charts.share_bars(f"c-{name}", title, rows, show)
-    return Figure(svg, tables.shares(title, values, show.words(head), show))
-
-
-def _declined(result: Result, show: Display) -> Figure | None:
-    columns = [
-        Column(show.words("col.parameter"), "code"),
-        Column(show.words("col.value")),
-        Column(show.words("col.reason")),
-    ]
-    rows = [
-        (
-            one_line(one.parameter),
-            "" if one.value is None else one_line(show.value(one.value)),
-            one_line(one.reason),
-        )
-        for one in result.declined
-    ]
-    return Figure(None, tables.pairs(show.words("section.declined"), columns, rows)) if rows else None
-
-
-def _ruled_out(result: Result, show: Display) -> Figure | None:
-    columns = [Column(show.words("col.bottleneck")), Column(show.words("col.reason"))]
-    rows = [
-        (show.words.known("bottleneck", one.bottleneck), one_line(one.reason)) for one in result.ruled_out
-    ]
-    return Figure(None, tables.pairs(show.words("section.ruled_out"), columns, rows)) if rows else None
-
-
-def _quality(result: Result, show: Display) -> Figure | None:
-    columns = [Column(show.words("col.rule"), "code"), Column(show.words("col.message"))]
-    rows = [(one_line(one.rule), one_line(one.message)) for one in result.quality]
-    return Figure(None, tables.pairs(show.words("section.quality"), columns, rows)) if rows else None
-
-
-def _missing(result: Result, show: Display) -> Figure | None:
-    columns = [Column(show.words("col.signal"), "code"), Column(show.words("col.reason"))]
-    rows = [(one_line(one.signal), one_line(one.reason)) for one in result.missing]
-    return Figure(None, tables.capped(show.words("section.missing"), columns, rows, show)) if rows else None
-
-
 def _rule_groups(result: Result, show: Display) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    outcomes = dict.fromkeys((*_OUTCOMES, *result.rules_checked.values()))
+    checked = {rule: outcome.strip().replace(" ", "_") for rule, outcome in result.rules_checked.items()}
+    outcomes = dict.fromkeys((*_OUTCOMES, *checked.values()))
     groups = []
     for outcome in outcomes:
-        rules = tuple(sorted(one_line(rule) for rule, got in result.rules_checked.items() if got == outcome))
+        rules = tuple(sorted(one_line(rule) for rule, got in checked.items() if got == outcome))
         if rules:
             groups.append((one_line(show.words.known("outcome", outcome)), rules))
     return tuple(groups)
 
 
-def _inputs(result: Result, show: Display) -> tuple[Figure | None, ...]:
-    columns = [Column(show.words("col.key"), "code"), Column(show.words("col.value"))]
-    figures: list[Figure | None] = []
-    for name, values in (("inputs", result.inputs), ("environment", result.environment)):
-        rows = list(tables.flat(values, show))
-        caption = show.words(f"table.{name}")
-        figures.append(Figure(None, tables.capped(caption, columns, rows, show)) if rows else None)
-    return tuple(figures)
-
-
-def _tool(result: Result, show: Display) -> Figure | None:
-    stages = result.tool.get("stage_ms")
-    if not isinstance(stages, Mapping) or not stages:
-        return None
-    columns = [Column(show.words("col.stage")), Column(show.words("col.time"), "num")]
-    rows = [
-        (one_line(str(name)), show.ms(value) if isinstance(value, int | float) else show.value(value))
-        for name, value in stages.items()
-    ]
-    return Figure(None, tables.pairs(show.words("table.stages"), columns, rows))
-
-
 def _legend(result: Result, show: Display) -> tuple[tuple[str, str, str], ...]:
     """(phase id, its word, its share) of the phases there are."""
-    from tracelens.model import PHASES
-
     return tuple(
         (name, show.words.known("phase", name), show.percent(result.phases.get(name))) for name in PHASES
     )
