@@ -1,0 +1,1 @@
+"""Runs beside the job, in our own environment: launcher, session, sampler."""

@@ -1,0 +1,381 @@
+"""The job's side of its DataLoaders: what they are, what every ``next`` cost, and which batch it gave."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import multiprocessing
+import os
+import sys
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from . import environment
+from .batch import describe
+from .fetch import Meter, wrap
+from .runtime import Agent
+from .settings import Settings
+from .sharding import is_iterable, shards
+from .steps import StepLog
+from .windows import Windows
+from .worker import NOTE, Workers
+
+_KEY = "_tracelens"  # in the loader's and the iterator's __dict__
+
+
+class Iteration:
+    """One pass over a loader."""
+
+    def __init__(self, loader: int, epoch: int, training: bool, steps: int) -> None:
+        self.loader = loader
+        self.epoch = epoch
+        self.training = training
+        self.steps = steps
+        self.batches = 0
+        self.ended = False
+
+
+class Loaders:
+    """Patches DataLoader, its iterators and fetchers. Every patch calls torch's own code exactly once."""
+
+    def __init__(self, agent: Agent, steps: StepLog, windows: Windows, settings: Settings, workers: Workers) -> None:
+        self._agent = agent
+        self._steps = steps
+        self._windows = windows
+        self._settings = settings
+        self._workers = workers
+        self._count = 0
+        self._places: Dict[int, Tuple[Optional[str], Optional[int]]] = {}
+        self._epochs: Dict[int, int] = {}
+        self._own = os.path.dirname(os.path.abspath(__file__))
+
+    def install(self, module: Any, fetchers: Any) -> None:
+        """``module`` is torch.utils.data.dataloader, ``fetchers`` torch.utils.data._utils.fetch."""
+        self._patch_init(module.DataLoader)
+        self._patch_iter(module.DataLoader)
+        self._patch_next(module._BaseDataLoaderIter)
+        self._patch_create(module._DatasetKind)
+        for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+            kind = getattr(fetchers, name)
+            kind.fetch = wrap(kind.fetch, self._fetched, lambda error: self._agent.fail("fetch", error))
+
+    def _live(self) -> bool:
+        return self._agent.on and not self._agent.worker
+
+    # -- construction --------------------------------------------------------------------------------
+
+    def _patch_init(self, kind: Any) -> None:
+        original = kind.__init__
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            if not self._live():
+                return original(loader, *args, **kwargs)  # type: ignore[no-any-return]
+            index = self._count
+            self._count += 1
+            changes: List[Any] = []
+            changed, named = args, kwargs
+            try:
+                changed, named, changes = self._settings.change(index, signature, loader, args, kwargs)
+                self._places[index] = self._caller()
+            except Exception as error:
+                self._agent.fail("--set", error)
+            try:
+                original(loader, *changed, **named)
+            except Exception as error:
+                if changes:
+                    self._settings.refused(index, loader.__dict__.get("dataset", args[0] if args else None), changes, error)
+                raise
+            try:
+                loader.__dict__[_KEY] = index
+                self._settings.built(index, loader, changes)
+            except Exception as error:
+                self._agent.fail("loader", error)
+            return None
+
+        kind.__init__ = __init__
+
+    def _caller(self) -> Tuple[Optional[str], Optional[int]]:
+        """Where the loader is built: the first frame outside torch, us and installed packages, else outside torch."""
+        frame: Any = sys._getframe(2)
+        found: Tuple[Optional[str], Optional[int]] = (None, None)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if not name.startswith(self._own) and "/torch/utils/data/" not in name:
+                place = (self._agent.redactor.path(name), frame.f_lineno)
+                if "site-packages" not in name and "dist-packages" not in name and not name.startswith("<"):
+                    return place
+                if found[0] is None:
+                    found = place
+            frame = frame.f_back
+        return found
+
+    # -- iteration -----------------------------------------------------------------------------------
+
+    def _patch_iter(self, kind: Any) -> None:
+        original = kind.__iter__
+
+        @functools.wraps(original)
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            if not self._live():
+                return original(loader)
+            note: Optional[Dict[str, Any]] = None
+            index = epoch = 0
+            try:
+                index, epoch = self._begin(loader)
+                note = {
+                    "loader": index, "epoch": epoch, "ts": time.time_ns(),
+                    "folder": self._agent.folder, "rank": self._agent.rank,
+                }  # fmt: skip
+            except Exception as error:
+                self._agent.fail("loader", error)
+                return original(loader)
+            config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+            config[NOTE] = note
+            try:
+                iterator = original(loader)
+            finally:
+                config.pop(NOTE, None)
+            try:
+                self._began(loader, iterator, index, epoch, note["ts"])
+            except Exception as error:
+                self._agent.fail("loader", error)
+            return iterator
+
+        kind.__iter__ = __iter__
+
+    def _begin(self, loader: Any) -> Tuple[int, int]:
+        self._agent.activate()
+        index = loader.__dict__.get(_KEY)
+        if index is None:  # built before us, or by a subclass that copies torch's __init__
+            index = loader.__dict__[_KEY] = self._count
+            self._count += 1
+        self._settings.before_first_batch(index)
+        epoch = self._epochs.get(index, -1) + 1
+        self._epochs[index] = epoch
+        if epoch == 0:
+            self._describe(loader, index)
+        if getattr(loader, "num_workers", 0):
+            self._windows.before_fork()
+        return index, epoch
+
+    def _began(self, loader: Any, iterator: Any, index: int, epoch: int, since: int) -> None:
+        training = self._gradients()
+        iterator.__dict__[_KEY] = Iteration(index, epoch, training, self._steps.training_steps)
+        pinned = bool(getattr(iterator, "_pin_memory", False))
+        self._agent.write(
+            "loader.jsonl",
+            {
+                "event": "iter", "loader": index, "epoch": epoch, "ts": since, "pid": self._agent.pid,
+                "start_ms": round((time.time_ns() - since) / 1e6, 3), "training": training,
+                "workers": len(getattr(iterator, "_workers", ())), "pinned": pinned,
+            },
+        )  # fmt: skip
+        if epoch == 0:
+            self._settings.first_iterator(index, pinned)
+
+    def _gradients(self) -> bool:
+        torch = self._agent.torch
+        return bool(torch.is_grad_enabled()) and not torch.is_inference_mode_enabled()
+
+    def _describe(self, loader: Any, index: int) -> None:
+        dataset = getattr(loader, "dataset", None)
+        iterable = is_iterable(dataset)
+        try:
+            length: Optional[int] = len(dataset)  # type: ignore[arg-type]
+        except Exception:  # an IterableDataset need not have one, and user code may raise anything
+            length = None
+        context = getattr(loader, "multiprocessing_context", None)
+        batch_sampler = getattr(loader, "batch_sampler", None)
+        place = self._places.get(index, (None, None))
+        collate = getattr(loader, "collate_fn", None)
+        workers = getattr(loader, "num_workers", None)
+        custom = batch_sampler is not None and type(batch_sampler).__name__ != "BatchSampler"
+        self._agent.write(
+            "loader.jsonl",
+            {
+                "event": "loader", "loader": index, "ts": time.time_ns(), "pid": self._agent.pid,
+                "dataset": type(dataset).__name__, "dataset_kind": "iterable" if iterable else "map",
+                "dataset_len": length, "batch_size": getattr(loader, "batch_size", None), "num_workers": workers,
+                "pin_memory": getattr(loader, "pin_memory", None),
+                "prefetch_factor": getattr(loader, "prefetch_factor", None),
+                "persistent_workers": getattr(loader, "persistent_workers", None),
+                "drop_last": getattr(loader, "drop_last", None), "in_order": getattr(loader, "in_order", True),
+                "timeout": getattr(loader, "timeout", None),
+                "multiprocessing_context": context.get_start_method() if context is not None else None,
+                "start_method": multiprocessing.get_start_method(allow_none=True),
+                "sampler": type(getattr(loader, "sampler", None)).__name__,
+                "batch_sampler": type(batch_sampler).__name__ if custom else None,
+                "collate_fn": getattr(collate, "__name__", type(collate).__name__),
+                "worker_init_fn": getattr(loader, "worker_init_fn", None) is not None,
+                "shards": shards(dataset, getattr(loader, "worker_init_fn", None), max(workers or 0, 2)),
+                "file": place[0], "line": place[1], "class": type(loader).__name__,
+                "storage": self._storage(dataset),
+            },
+        )  # fmt: skip
+
+    def _storage(self, dataset: Any) -> Optional[Dict[str, str]]:
+        """The file system that the data is on, where the dataset names a path."""
+        for name in ("root", "data_dir", "root_dir", "folder", "path", "img_dir", "image_dir", "data_root", "directory"):
+            value = getattr(dataset, "__dict__", {}).get(name)
+            if isinstance(value, (str, os.PathLike)) and os.path.exists(value):
+                found = environment.file_system(os.fspath(value))
+                if found is not None:
+                    found["mount"] = self._agent.redactor.path(found["mount"])
+                return found
+        return None
+
+    # -- next ----------------------------------------------------------------------------------------
+
+    def _patch_next(self, kind: Any) -> None:
+        original = kind.__next__
+
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            if not self._live():
+                return original(iterator)
+            before: Any = None
+            try:
+                before = self._before_next(iterator)
+            except Exception as error:
+                self._agent.fail("next", error)
+            try:
+                data = original(iterator)
+            except BaseException as error:
+                if before is not None:
+                    self._no_batch(before, error)
+                raise
+            if before is not None:
+                try:
+                    self._after_next(iterator, before, data)
+                except Exception as error:
+                    self._agent.fail("next", error)
+            return data
+
+        kind.__next__ = __next__
+
+    def _before_next(self, iterator: Any) -> Tuple[Iteration, bool, Optional[int], Any, int]:
+        iteration = iterator.__dict__.get(_KEY)
+        if iteration is None:
+            iteration = self._adopt(iterator)
+        training = self._gradients()
+        depth: Optional[int] = None
+        held: Any = None
+        tasks = getattr(iterator, "_task_info", None)
+        if tasks is not None:
+            depth = sum(len(info) == 2 for info in tasks.values()) + _size(iterator._data_queue)
+            if iterator._data_queue is not iterator._worker_result_queue:
+                depth += _size(iterator._worker_result_queue)
+            if not getattr(iterator, "_in_order", True):
+                held = set(tasks)
+        now = time.time_ns()
+        self._steps.before_next(now, training)
+        return iteration, training, depth, held, time.time_ns()
+
+    def _adopt(self, iterator: Any) -> Iteration:
+        """An iterator that came about without DataLoader.__iter__ (a subclass with its own)."""
+        self._agent.activate()
+        index = self._count
+        self._count += 1
+        self._epochs[index] = 0
+        iteration = iterator.__dict__[_KEY] = Iteration(index, 0, self._gradients(), self._steps.training_steps)
+        self._agent.write(
+            "loader.jsonl",
+            {
+                "event": "loader", "loader": index, "ts": time.time_ns(), "pid": self._agent.pid,
+                "dataset": type(getattr(iterator, "_dataset", None)).__name__, "class": type(iterator).__name__,
+                "num_workers": getattr(iterator, "_num_workers", None), "pin_memory": getattr(iterator, "_pin_memory", None),
+                "prefetch_factor": getattr(iterator, "_prefetch_factor", None),
+                "drop_last": getattr(iterator, "_drop_last", None),
+            },
+        )  # fmt: skip
+        return iteration  # type: ignore[no-any-return]
+
+    def _after_next(self, iterator: Any, before: Tuple[Iteration, bool, Optional[int], Any, int], data: Any) -> None:
+        end = time.time_ns()
+        iteration, training, depth, held, start = before
+        samples, size, dtypes = describe(data)
+        line: Dict[str, Any] = {
+            "event": "batch", "loader": iteration.loader, "epoch": iteration.epoch, "batch": self._number(iterator, held),
+            "t0": start, "t1": end, "queue_depth": depth, "samples": samples, "bytes": size, "dtypes": dtypes,
+            "pinned": bool(getattr(iterator, "_pin_memory", False)), "training": training,
+        }  # fmt: skip
+        meter = getattr(iterator, "_dataset_fetcher", None)
+        meter = None if meter is None else meter.__dict__.get(_KEY)
+        if meter is not None and meter.last is not None:
+            last = meter.last
+            line["fetch_ms"] = round((last["t1"] - last["t0"]) / 1e6, 4)
+            for name in ("cpu_ms", "collate_ms", "slowest_sample_ms"):
+                if name in last:
+                    line[name] = last[name]
+        iteration.batches += 1
+        self._agent.write("loader.jsonl", line)
+        self._steps.on_batch(end - start, samples, iteration.epoch, training)
+
+    @staticmethod
+    def _number(iterator: Any, held: Any) -> Optional[int]:
+        """The batch's task number, by which the worker's line names it too."""
+        received = getattr(iterator, "_rcvd_idx", None)
+        if received is None:
+            return int(iterator._num_yielded) - 1
+        if held is not None:
+            taken = [number for number in held if number not in iterator._task_info]
+            return taken[0] if len(taken) == 1 else None
+        return int(received) - 1
+
+    def _no_batch(self, before: Tuple[Iteration, bool, Optional[int], Any, int], error: BaseException) -> None:
+        """The pass is over, or the loader broke (a worker was killed, the dataset raised)."""
+        try:
+            iteration = before[0]
+            if isinstance(error, StopIteration):
+                if not iteration.ended:
+                    iteration.ended = True
+                    steps = self._steps.training_steps - iteration.steps
+                    known = self._steps.training_steps > 0
+                    self._agent.write(
+                        "loader.jsonl",
+                        {
+                            "event": "iter_end", "loader": iteration.loader, "epoch": iteration.epoch,
+                            "ts": time.time_ns(), "batches": iteration.batches, "steps": steps,
+                            "training": steps > 0 if known else iteration.training,
+                        },
+                    )  # fmt: skip
+            elif isinstance(error, Exception):
+                message = "next() of loader {} raised {}: {}".format(
+                    iteration.loader, type(error).__name__, str(error).strip().splitlines()[-1:] or ""
+                )
+                self._agent.warn("loader", message)
+        except Exception as problem:
+            self._agent.fail("next", problem)
+
+    # -- fetchers ------------------------------------------------------------------------------------
+
+    def _patch_create(self, kind: Any) -> None:
+        original = kind.create_fetcher
+
+        @functools.wraps(original)
+        def create_fetcher(*args: Any, **kwargs: Any) -> Any:
+            fetcher = original(*args, **kwargs)
+            if self._agent.on:
+                try:
+                    meter = self._workers.meter() if self._agent.worker else Meter(None)
+                    if meter is not None:
+                        meter.attach(fetcher)
+                except Exception as error:
+                    self._agent.fail("fetcher", error)
+            return fetcher
+
+        kind.create_fetcher = staticmethod(create_fetcher)
+
+    def _fetched(self, record: Dict[str, Any], data: Any, error: Optional[BaseException]) -> None:
+        current = self._workers.current
+        if current is not None and self._agent.on:
+            current.fetched(record, data, error)
+
+
+def _size(queue: Any) -> int:
+    try:
+        return int(queue.qsize())
+    except (NotImplementedError, OSError):  # macOS has no qsize
+        return 0

@@ -1,0 +1,192 @@
+"""The step log: one line an optimizer iteration, from explicit calls, optimizer hooks, or the loader."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Optional
+
+from . import environment
+from .runtime import Agent
+
+_MEMORY_EVERY_NS = 100_000_000
+_INFERENCE_BATCHES = 12  # without gradients nothing will ever step: these many batches settle it
+_TRAINING_BATCHES = 256  # with gradients a first optimizer step may come after long accumulation
+_LEADER_LOST = 16  # steps of other optimizers without one of the leader
+
+
+class StepLog:
+    """Finds where steps end and writes steps.jsonl.
+
+    ``close()`` finishes the recording of this process.
+    ``boundary(next_step, end_ns, duration_ms)`` is called at every end (the profiler's windows hang on it) and
+    returns the window that the finished step ran in.
+    """
+
+    def __init__(self, agent: Agent, boundary: Callable[[int, int, float], Optional[int]], close: Callable[[], None]) -> None:
+        self._agent = agent
+        self._boundary = boundary
+        self._close = close
+        self.count = 0
+        self.source: Optional[str] = None
+        self._start: Optional[int] = None
+        self._wait = 0
+        self._samples: Optional[int] = None
+        self._fresh = False
+        self._epoch: Optional[int] = None
+        self._leader: Optional[Callable[[], Any]] = None
+        self._others = 0
+        self._pending: Deque[Dict[str, Any]] = deque(maxlen=4096)
+        self._held_wait = 0
+        self._held_samples = 0
+        self._memory_at = 0
+        self._peak: Optional[int] = None
+        self._refused = 0
+        self.training_steps = 0
+        self.seen = 0
+
+    # -- what happens in the job -----------------------------------------------------------------
+
+    def before_next(self, now: int, training: bool) -> None:
+        """The job asks a loader for a batch: the first step starts here, and so does a step of the loader."""
+        if self._start is None:
+            self._start = now
+        if self.source in ("explicit", "optimizer"):
+            return
+        if self._fresh:
+            self._fresh = False
+            self._loader_step(now, training)
+
+    def on_batch(self, wait_ns: int, samples: Optional[int], epoch: Optional[int], training: bool) -> None:
+        """A batch arrived. Batches fetched without gradients belong to validation once steps are known."""
+        if not training and self.source in ("explicit", "optimizer"):
+            return
+        self._wait += wait_ns
+        self._fresh = True
+        if samples is not None:
+            self._samples = (self._samples or 0) + samples
+        if epoch is not None:
+            self._epoch = epoch
+
+    def on_optimizer(self, optimizer: Any) -> None:
+        """An optimizer stepped. Of several, the one that stepped first marks the iterations."""
+        self.seen += 1
+        if self.source == "explicit":
+            return
+        leader = None if self._leader is None else self._leader()
+        if leader is None or (leader is not optimizer and self._others >= _LEADER_LOST):
+            try:
+                self._leader = weakref.ref(optimizer)
+            except TypeError:
+                self._leader = lambda kept=optimizer: kept  # type: ignore[misc]
+            leader = optimizer
+        if leader is not optimizer:
+            self._others += 1
+            return
+        self._others = 0
+        self._finish("optimizer")
+
+    def on_explicit(self) -> None:
+        """The job says that a step ended; from now on nothing else does."""
+        self._finish("explicit")
+
+    # -- steps of the loader -----------------------------------------------------------------------
+
+    def _loader_step(self, now: int, training: bool) -> None:
+        if self.source == "loader":
+            self._finish("loader", now)
+            return
+        # Not settled yet. The sums run on: an optimizer step that comes later owns all these batches.
+        begin = self._pending[-1]["t1"] if self._pending else self._start
+        samples = None if self._samples is None else self._samples - self._held_samples
+        self._pending.append(
+            {"t0": begin, "t1": now, "wait": self._wait - self._held_wait, "samples": samples, "epoch": self._epoch}
+        )
+        self._held_wait, self._held_samples = self._wait, self._samples or 0
+        if len(self._pending) >= (_TRAINING_BATCHES if training else _INFERENCE_BATCHES):
+            self._adopt()
+            self._start = now
+
+    def _adopt(self) -> None:
+        for entry in self._pending:
+            self._line(entry["t0"], entry["t1"], entry["wait"], entry["samples"], entry["epoch"], None, "loader")
+        self._pending.clear()
+        self.source = "loader"
+        self._reset()
+
+    # -- the end of a step -------------------------------------------------------------------------
+
+    def _finish(self, source: str, now: Optional[int] = None) -> None:
+        end = time.time_ns() if now is None else now
+        agent = self._agent
+        agent.activate()
+        if self.source != source:
+            self.source = source
+            self._pending.clear()
+        if self._start is None:
+            self._start = agent.started_ns
+        start = self._start
+        step = self.count
+        window = self._boundary(step + 1, end, (end - start) / 1e6)
+        self._line(start, end, self._wait, self._samples, self._epoch, window, source)
+        self._reset()
+        self.training_steps += source != "loader"
+        limit = agent.config.stop_after
+        self._start = time.time_ns() if now is None else max(now, end)
+        if limit is not None and self.count >= limit:
+            self._stop(limit)
+
+    def _reset(self) -> None:
+        self._wait = 0
+        self._samples = None
+        self._held_wait = 0
+        self._held_samples = 0
+
+    def _line(
+        self, start: Optional[int], end: int, wait: int, samples: Optional[int], epoch: Optional[int],
+        window: Optional[int], source: str,
+    ) -> None:  # fmt: skip
+        record: Dict[str, Any] = {
+            "step": self.count, "t0": start, "t1": end, "wait_ms": round(wait / 1e6, 4), "samples": samples,
+            "window": window, "source": source, "epoch": epoch,
+        }  # fmt: skip
+        if end - self._memory_at > _MEMORY_EVERY_NS:
+            self._memory_at = end
+            self._memory(record)
+        self._agent.write("steps.jsonl", record)
+        self.count += 1
+
+    def _memory(self, record: Dict[str, Any]) -> None:
+        record["rss"] = environment.resident_bytes()
+        cuda = self._agent.torch.cuda
+        if cuda.is_initialized():
+            self._agent.describe_device()
+            statistics = cuda.memory_stats_as_nested_dict()
+            peak = statistics["allocated_bytes"]["all"]["peak"]
+            self._peak = peak if self._peak is None else max(peak, self._peak)
+            record["mem_peak"] = self._peak
+            record["mem_reserved"] = statistics["reserved_bytes"]["all"]["current"]
+
+    def _stop(self, limit: int) -> None:
+        """End the job as ``sys.exit(0)`` would: the job's own cleanup runs."""
+        agent = self._agent
+        self._refused += 1
+        if self._refused == 1:
+            agent.event("stop", step=limit)
+            if not agent.rank:
+                agent.say("stopping the job after {} steps, as asked".format(limit))
+        if self._refused > 2:  # the job swallows SystemExit
+            self._close()
+            os._exit(0)
+        raise SystemExit(0)
+
+    def restart(self) -> None:
+        """In a forked child: its steps begin anew."""
+        self.__init__(self._agent, self._boundary, self._close)  # type: ignore[misc]
+
+    def finish(self) -> None:
+        """At the end of the process: steps that only the loader saw, where nothing else ever stepped."""
+        if self.source is None and self._pending and self._agent.active:
+            self._adopt()

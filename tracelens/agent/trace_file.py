@@ -1,0 +1,103 @@
+"""From a finished profiler to a verified .json.gz in the bundle."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from typing import Any, Optional, Tuple
+
+from .redact import Redactor
+
+_CHUNK = 1 << 20
+_KERNEL = b'"cat": "kernel"'
+
+
+class TraceError(RuntimeError):
+    """The exported file cannot be read back."""
+
+
+def export(profiler: Any, path: str, redactor: Redactor, limit: int) -> Tuple[int, int]:
+    """Write the profiler's trace to ``path`` (gzip); returns its size in bytes and the kernels in it.
+
+    torch writes to a node-local temporary file first. Names are taken out line by line on the way. Raises
+    TraceError where the trace is larger than ``limit`` bytes uncompressed, or does not read back whole.
+    """
+    handle, plain = tempfile.mkstemp(prefix="tracelens-", suffix=".json")
+    os.close(handle)
+    partial = path + ".partial"
+    try:
+        profiler.export_chrome_trace(plain)
+        size = os.path.getsize(plain)
+        if size > limit:
+            raise TraceError("the trace has {} MB, more than the {} MB allowed".format(size >> 20, limit >> 20))
+        kernels = 0
+        last = b""
+        with open(plain, "rb") as source, gzip.open(partial, "wb", compresslevel=2) as target:
+            for line in _lines(source):
+                kernels += line.count(_KERNEL)
+                clean = _clean(line, redactor)
+                target.write(clean)
+                last = clean.strip() or last
+        _verify(partial, last)
+        os.replace(partial, path)
+        return os.path.getsize(path), kernels
+    finally:
+        for leftover in (plain, partial):
+            try:
+                os.unlink(leftover)
+            except FileNotFoundError:
+                pass
+
+
+def _lines(source: Any) -> Any:
+    """Blocks of about 1 MB that end at a line's end."""
+    while True:
+        block = source.read(_CHUNK)
+        if not block:
+            return
+        if not block.endswith(b"\n"):
+            block += source.readline()
+        yield block
+
+
+def _clean(block: bytes, redactor: Redactor) -> bytes:
+    if redactor.off:
+        return block
+    for pattern, word in redactor.byte_pairs:
+        block = pattern.sub(word, block)
+    return block
+
+
+def _verify(path: str, last: bytes) -> None:
+    """Read the file back to its end (this checks gzip's CRC) and compare its tail."""
+    tail = b""
+    with gzip.open(path, "rb") as file:
+        while True:
+            block = file.read(_CHUNK)
+            if not block:
+                break
+            tail = (tail + block)[-4096:]
+    end = tail.strip()
+    if not end.endswith((b"}", b"]")) or not end.endswith(last[-64:]):
+        raise TraceError("the trace file does not read back whole")
+
+
+def missing_kernels(torch: Any, with_cuda: bool, environment: "Any") -> Optional[str]:
+    """Why a window holds no kernels."""
+    if not getattr(torch.version, "cuda", None) and not getattr(torch.version, "hip", None):
+        return "no GPU: torch is built without CUDA"
+    if not torch.cuda.is_initialized():
+        return "no GPU: the job has not initialised CUDA in this process"
+    if not with_cuda:
+        other = next((name for name in ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID") if environment.get(name)), None)
+        if other:
+            return "another profiler holds CUPTI ({} is set), and CUPTI allows one client".format(other)
+        return "this torch cannot record CUDA activity (Kineto without CUPTI)"
+    try:
+        with open("/proc/driver/nvidia/params", encoding="ascii", errors="replace") as file:
+            if "RmProfilingAdminOnly: 1" in file.read() and os.geteuid() != 0:
+                return "CUPTI delivered nothing; the driver restricts profiling to administrators (NVreg_RestrictProfilingToAdminUsers=1)"
+    except OSError:  # not an NVIDIA driver, or hidden by a container
+        pass
+    return "CUPTI delivered nothing: another client may hold it, or libcupti could not be initialised (see tracelens doctor)"

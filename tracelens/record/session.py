@@ -1,0 +1,280 @@
+"""The bundle of one recording: where it lies, its manifest, and the sampler beside the job."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracelens import __version__
+from tracelens.agent.config import Config, Setting, encode
+from tracelens.agent.redact import Redactor
+from tracelens.bundle import MANIFEST, Bundle, append_line, is_bundle, write_manifest
+from tracelens.errors import InputError, UsageError
+from tracelens.record.options import RecordOptions
+
+RUNS = "tracelens-runs"
+_JOIN_SECONDS = 10.0
+_WRAPPERS = {"torchrun", "accelerate", "launch", "srun", "bash", "sh", "env", "deepspeed", "uv", "run", "poetry"}
+
+
+def say(message: str) -> None:
+    """One short line on stderr."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"tracelens: {message}", file=sys.stderr, flush=True)
+
+
+def script_name(command: tuple[str, ...]) -> str:
+    """What the run is called after: the script, the module behind -m, else the program."""
+    for index, word in enumerate(command):
+        if word == "-m" and index + 1 < len(command) and command[index + 1] != "torch.distributed.run":
+            return _clean(command[index + 1].rpartition(".")[2])
+        if word.endswith((".py", ".sh", ".sbatch")):
+            return _clean(Path(word).stem)
+    program = next((word for word in command if Path(word).name not in _WRAPPERS and word[:1] != "-"), command[0])
+    return _clean(Path(program).name)
+
+
+def _clean(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name)[:60] or "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One recording. ``leader`` wrote the manifest and finishes the bundle; others of the same job joined."""
+
+    bundle: Path
+    config: Config
+    redactor: Redactor
+    leader: bool
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """A line in events.jsonl; a bundle that cannot be written any more costs the line, not the job."""
+        with contextlib.suppress(OSError):
+            append_line(self.bundle / "events.jsonl", {"ts": time.time_ns(), "event": kind, **fields})
+
+    def warn(self, where: str, message: str) -> None:
+        """Keep and show a warning."""
+        self.event("warning", where=where, message=self.redactor.text(message))
+        say(message)
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """``base`` with what carries the agent into every Python process below."""
+        found = dict(base)
+        inject = str(inject_dir())
+        others = [entry for entry in found.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
+        found["PYTHONPATH"] = os.pathsep.join([inject, *others])
+        found.update(encode(self.config))
+        return found
+
+
+def inject_dir() -> Path:
+    """The folder with our sitecustomize."""
+    return Path(__file__).resolve().parent.parent / "agent" / "inject"
+
+
+def open_session(options: RecordOptions, settings: list[Setting]) -> Session | None:
+    """Make the bundle, or join the one that another task of this Slurm step made.
+
+    An output folder that cannot be written moves the bundle to the temporary folder; None where not even that
+    works, and the job then runs unrecorded. UsageError where ``--out`` exists and is not empty.
+    """
+    redactor = Redactor(str(Path.home()), socket.gethostname(), _user(), off=options.include_sensitive)
+    place, leader = _place(options)
+    folder: Path | None = None
+    for attempt in (place, Path(tempfile.gettempdir()) / RUNS / place.name):
+        try:
+            attempt.mkdir(parents=True, exist_ok=True)
+            if leader and not is_bundle(attempt):
+                write_manifest(attempt, _manifest(options, attempt.name, redactor))
+            elif not os.access(attempt, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+        except OSError as error:
+            say(f"cannot write {attempt}: {error.strerror or error}")
+            continue
+        folder = attempt
+        break
+    if folder is None:
+        say("no place to write to: the job runs unrecorded")
+        return None
+    config = Config(
+        bundle=str(folder.resolve()),
+        settings=settings,
+        stop_after=options.stop_after,
+        trace=options.trace,
+        stacks=options.stacks,
+        sensitive=options.include_sensitive,
+        home=str(Path.home()),
+        host=socket.gethostname(),
+        user=_user(),
+    )
+    session = Session(folder.resolve(), config, redactor, leader)
+    if folder != place:
+        session.warn("output", f"{place} cannot be written, the bundle is {folder}")
+    return session
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return ""
+
+
+def _place(options: RecordOptions) -> tuple[Path, bool]:
+    """The bundle's path, and whether this process makes it."""
+    job, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
+    task = os.environ.get("SLURM_PROCID", "0")
+    inside = job is not None and step is not None and os.environ.get("SLURM_NTASKS", "1") != "1"
+    script = script_name(options.command)
+    suffix = f"-{script}-{job}" if job else f"-{script}"
+    if inside and task != "0":
+        found = _join(options.out, suffix, str(job), str(step))
+        if found is not None:
+            return found, False
+        say(f"task 0 of this job made no bundle within {_JOIN_SECONDS:.0f} s; task {task} records into its own")
+        suffix += f"-task{task}"
+    if options.out is not None:
+        if inside and task != "0":
+            return options.out.with_name(f"{options.out.name}-task{task}"), True
+        if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+            raise UsageError(f"--out {options.out} exists already; name a new folder")
+        return options.out, True
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    folder = Path(RUNS) / f"{stamp}{suffix}"
+    number = 2
+    while folder.exists():
+        folder = Path(RUNS) / f"{stamp}{suffix}-{number}"
+        number += 1
+    return folder, True
+
+
+def _join(out: Path | None, suffix: str, job: str, step: str) -> Path | None:
+    """The bundle that task 0 of this Slurm step made, waited for a short while."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while time.monotonic() < deadline:
+        names = [out] if out is not None else sorted(Path(RUNS).glob(f"*{suffix}*"), reverse=True)
+        for folder in names:
+            try:
+                made = Bundle.open(folder).manifest.get("job") or {}
+            except InputError:  # not there yet
+                continue
+            if made.get("slurm_job_id") == job and made.get("slurm_step_id") == step:
+                return folder
+        time.sleep(0.05)
+    return None
+
+
+def _manifest(options: RecordOptions, name: str, redactor: Redactor) -> dict[str, Any]:
+    return {
+        "id": name,
+        "created_ns": time.time_ns(),
+        "tool": {"version": __version__},
+        "command": redactor.command(options.command),
+        "options": {
+            "set": list(options.set),
+            "stop_after": options.stop_after,
+            "trace": options.trace,
+            "stacks": options.stacks,
+        },
+        "git": git_state(options.command),
+        "redacted": not options.include_sensitive,
+        "job": {
+            "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
+            "slurm_step_id": os.environ.get("SLURM_STEP_ID"),
+            "world_size_hint": _world_hint(),
+        },
+    }
+
+
+def _world_hint() -> int | None:
+    for name in ("WORLD_SIZE", "SLURM_NTASKS"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return None
+
+
+def git_state(command: tuple[str, ...]) -> dict[str, Any]:
+    """Commit and dirty flag of the working folder, else of the script's; None where there is no git."""
+    script = next((Path(word) for word in command if word.endswith(".py")), None)
+    folders = [Path.cwd()] + ([script.resolve().parent] if script is not None and script.is_file() else [])
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    for folder in folders:
+        answers = []
+        for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]):
+            try:
+                answer = subprocess.run(
+                    ["git", "-C", str(folder), *arguments],
+                    capture_output=True, text=True, timeout=5, env=environment, check=False, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+            except (OSError, subprocess.TimeoutExpired):
+                answer = None
+            answers.append(answer.stdout.strip() if answer is not None and answer.returncode == 0 else None)
+        if answers[0]:
+            return {"commit": answers[0], "dirty": None if answers[1] is None else bool(answers[1])}
+    return {"commit": None, "dirty": None}
+
+
+class Sampler:
+    """The sampler process: started beside the job, stopped with it, and never a reason for the job to fail."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told = False
+
+    def start(self, pid: int) -> None:
+        """Sample the process tree below ``pid``."""
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("TRACELENS_") and name != "PYTHONPATH"
+        }
+        inject = str(inject_dir())
+        own = str(Path(__file__).resolve().parent.parent.parent)
+        rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
+        environment["PYTHONPATH"] = os.pathsep.join([own, *rest])
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tracelens.record.sampler", str(self._session.bundle), "--pid", str(pid)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True, env=environment, cwd="/",
+            )  # fmt: skip
+        except OSError as error:
+            self._tell(f"the sampler could not be started ({error}); CPU and GPU timelines will be missing")
+
+    def check(self) -> None:
+        """While the job runs: a sampler that ended is reported once."""
+        if self._process is not None and self._process.poll() is not None:
+            self._tell(
+                f"the sampler ended early (code {self._process.returncode}); CPU and GPU timelines stop here, the job goes on"
+            )
+
+    def _tell(self, message: str) -> None:
+        if not self._told:
+            self._told = True
+            self._session.warn("sampler", message)
+
+    def stop(self) -> None:
+        """After the job: let it write its last lines, then end it."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+__all__ = ["MANIFEST", "RUNS", "Sampler", "Session", "git_state", "inject_dir", "open_session", "say", "script_name"]
