@@ -126,11 +126,31 @@ def curves() -> tuple[Curve, ...]:
     batch = (32.0, 64.0, 96.0, 128.0, 192.0, 256.0)
     rate = (820.0, 901.4, 915.0, 918.0, 921.0, 922.0)
     return (
-        Curve("num_workers", "Throughput by number of workers", "samples/s", workers, y,
-              tuple(v * 0.93 for v in y), tuple(v * 1.05 for v in y), 2, 6, ((2.0, 901.4),)),
-        Curve("batch_size", "Throughput by batch size", "samples/s", batch, rate,
-              tuple(v * 0.97 for v in rate), tuple(v * 1.03 for v in rate), 64, None, ((64.0, 901.4), (128.0, 910.0))),
-    )  # fmt: skip
+        Curve(
+            "num_workers",
+            "Throughput by number of workers",
+            "samples/s",
+            workers,
+            y,
+            tuple(v * 0.93 for v in y),
+            tuple(v * 1.05 for v in y),
+            2,
+            6,
+            ((2.0, 901.4),),
+        ),
+        Curve(
+            "batch_size",
+            "Throughput by batch size",
+            "samples/s",
+            batch,
+            rate,
+            tuple(v * 0.97 for v in rate),
+            tuple(v * 1.03 for v in rate),
+            64,
+            None,
+            ((64.0, 901.4), (128.0, 910.0)),
+        ),
+    )
 
 
 def kernels() -> tuple[KernelRow, ...]:
@@ -139,12 +159,28 @@ def kernels() -> tuple[KernelRow, ...]:
         "void at::native::(anonymous namespace)::batch_norm_backward_cuda_channels_last_kernel<4, float, " * 3
     )
     return (
-        KernelRow("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16", "matmul", 53, 11.2, 0.34, "arithmetic", "aten::conv2d"),
+        KernelRow(
+            "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16",
+            "matmul",
+            53,
+            11.2,
+            0.34,
+            "arithmetic",
+            "aten::conv2d",
+        ),
         KernelRow(long, "normalisation", 53, 6.1, 0.19, "memory", "aten::native_batch_norm_backward"),
-        KernelRow("void at::native::vectorized_elementwise_kernel<4, ...>", "elementwise", 161, 4.0, 0.12, "memory", "aten::threshold_backward"),
+        KernelRow(
+            "void at::native::vectorized_elementwise_kernel<4, ...>",
+            "elementwise",
+            161,
+            4.0,
+            0.12,
+            "memory",
+            "aten::threshold_backward",
+        ),
         KernelRow("void at::native::reduce_kernel<512, 1, ...>", "reduction", 2, 0.09, 0.003, "small", None),
         KernelRow("triton_poi_fused_add_relu_12", None, 16, 0.02, 0.0006, None, None),
-    )  # fmt: skip
+    )
 
 
 def rules_checked() -> dict[str, str]:
@@ -163,16 +199,31 @@ def rules_checked() -> dict[str, str]:
     }
 
 
-SNIPPET = "loader = DataLoader(\n    dataset,\n    batch_size=64,\n    num_workers=6,\n    pin_memory=True,\n    persistent_workers=True,\n)"
+SNIPPET = (
+    "loader = DataLoader(\n    dataset,\n    batch_size=64,\n    num_workers=6,\n"
+    "    pin_memory=True,\n    persistent_workers=True,\n)"
+)
 
 
 def loader_bound() -> Result:
     """Two workers too few; every part of the result is filled."""
     return Result(
-        verdict=Verdict("cpu", "load.too_few_workers", 0.93, "Loading limits this job: 2 busy workers, 6 idle cores; the GPU waits 41 % of the time"),
+        verdict=Verdict(
+            "cpu",
+            "load.too_few_workers",
+            0.93,
+            "Loading limits this job: 2 busy workers, 6 idle cores; the GPU waits 41 % of the time",
+        ),
         steps=StepSummary(40, 38, 73.0, 57.2, 131.4, "profiler_step"),
         throughput=Throughput(901.4, 64),
-        phases={"load": 0.41, "transfer": 0.06, "compute": 0.45, "communication": 0.0, "host": 0.07, "other": 0.01},
+        phases={
+            "load": 0.41,
+            "transfer": 0.06,
+            "compute": 0.45,
+            "communication": 0.0,
+            "host": 0.07,
+            "other": 0.01,
+        },
         gpu=Gpu(0.45, "NVIDIA A100-SXM4-40GB"),
         what_if=WhatIf(1.71, 1.05, 1.10, 1.12, 1.0, "replay", 0.012),
         ruled_out=(
@@ -180,14 +231,19 @@ def loader_bound() -> Result:
             RuledOut("communication", "one rank, no communication kernels"),
             RuledOut("gpu", "the GPU idles 49 % of the time"),
         ),
-        missing=(Missing("gpu.dram_bandwidth", "no GPM on this GPU"), Missing("host.quota", "no host log was given")),
+        missing=(
+            Missing("gpu.dram_bandwidth", "no GPM on this GPU"),
+            Missing("host.quota", "no host log was given"),
+        ),
         regimes=(
             Regime("steady", 0.75, 0.58, "gpu", 56.8),
             Regime("stall burst", 0.25, 0.42, "cpu", 122.9, "every 4 steps"),
         ),
         findings=(
             Finding(
-                "load.too_few_workers", "Too few DataLoader workers", 29.1,
+                "load.too_few_workers",
+                "Too few DataLoader workers",
+                29.1,
                 (
                     Evidence("loader.workers.busy", 0.97, "share", "worker-*.jsonl", "workers busy"),
                     Evidence("loader.fetch.mean", 104.2, "ms", "worker-*.jsonl", "one batch takes a worker"),
@@ -195,45 +251,132 @@ def loader_bound() -> Result:
                     Evidence("loader.bytes", 38_535_168, "bytes", "loader.jsonl", "bytes in a batch"),
                     Evidence("load.quota.throttled", None, "ms", None, "time throttled by the quota"),
                 ),
-                "cpu", "load",
-                "Raise `num_workers` from 2 to 6: each batch takes a worker 104 ms, and the GPU needs one every 33 ms.",
-                "Both workers are busy 97 % of the time while 6 of 8 cores are idle.\n\n2 workers / 104.2 ms = 19.2 batches/s; the GPU could take 30.1.",
+                "cpu",
+                "load",
+                (
+                    "Raise `num_workers` from 2 to 6: each batch takes a worker 104 ms, and the GPU needs "
+                    "one every 33 ms."
+                ),
+                (
+                    "Both workers are busy 97 % of the time while 6 of 8 cores are idle.\n\n"
+                    "2 workers / 104.2 ms = 19.2 batches/s; the GPU could take 30.1."
+                ),
                 ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "aten::to"),
             ),
             Finding(
-                "transfer.pageable", "Batches are copied from pageable memory", 3.4,
-                (Evidence("transfer.h2d.rate", 8.9, "GB/s", "trace", "copy rate"), Evidence("transfer.h2d.pageable", 1.0, "share", "trace", "copies from pageable memory")),
-                "h2d_copy", "transfer", "Set `pin_memory=True` and copy with `non_blocking=True`.", "38.5 MB at 8.9 GB/s is 4.3 ms; pinned memory reaches 24 GB/s here.",
+                "transfer.pageable",
+                "Batches are copied from pageable memory",
+                3.4,
+                (
+                    Evidence("transfer.h2d.rate", 8.9, "GB/s", "trace", "copy rate"),
+                    Evidence("transfer.h2d.pageable", 1.0, "share", "trace", "copies from pageable memory"),
+                ),
+                "h2d_copy",
+                "transfer",
+                "Set `pin_memory=True` and copy with `non_blocking=True`.",
+                "38.5 MB at 8.9 GB/s is 4.3 ms; pinned memory reaches 24 GB/s here.",
                 tuple(f"Memcpy HtoD (Pageable -> Device) #{i}" for i in range(9)),
             ),
         ),
         recommendations=(
-            Recommendation("num_workers", 2, 6, 1.64, (1.52, 1.71), "gpu", "load.too_few_workers", "DataLoader(..., num_workers=6)", "model",
-                           "Service time 104 ms a batch; 6 workers deliver 57.7 batches/s, 1.9 times what the GPU takes (30.1). From 6 on the curve is flat.", "num_workers=6", 1.62),
-            Recommendation("pin_memory", False, True, 1.05, (1.03, 1.06), "cpu", "transfer.pageable", "DataLoader(..., pin_memory=True)", "replay",
-                           "4.3 ms a step exposed at 8.9 GB/s become 0.9 ms.", "pin_memory=True", 1.04),
-            Recommendation("persistent_workers", None, True, None, None, None, "load.worker_startup", "DataLoader(..., persistent_workers=True)", "literature", "Worker start-up was not measured in this window.", "persistent_workers=True"),
+            Recommendation(
+                "num_workers",
+                2,
+                6,
+                1.64,
+                (1.52, 1.71),
+                "gpu",
+                "load.too_few_workers",
+                "DataLoader(..., num_workers=6)",
+                "model",
+                (
+                    "Service time 104 ms a batch; 6 workers deliver 57.7 batches/s, 1.9 times what the GPU "
+                    "takes (30.1). From 6 on the curve is flat."
+                ),
+                "num_workers=6",
+                1.62,
+            ),
+            Recommendation(
+                "pin_memory",
+                False,
+                True,
+                1.05,
+                (1.03, 1.06),
+                "cpu",
+                "transfer.pageable",
+                "DataLoader(..., pin_memory=True)",
+                "replay",
+                "4.3 ms a step exposed at 8.9 GB/s become 0.9 ms.",
+                "pin_memory=True",
+                1.04,
+            ),
+            Recommendation(
+                "persistent_workers",
+                None,
+                True,
+                None,
+                None,
+                None,
+                "load.worker_startup",
+                "DataLoader(..., persistent_workers=True)",
+                "literature",
+                "Worker start-up was not measured in this window.",
+                "persistent_workers=True",
+            ),
         ),
-        plan=Plan(("num_workers", "pin_memory"), 1.70, (1.60, 1.78), SNIPPET, "gpu", ("num_workers=6", "pin_memory=True")),
+        plan=Plan(
+            ("num_workers", "pin_memory"),
+            1.70,
+            (1.60, 1.78),
+            SNIPPET,
+            "gpu",
+            ("num_workers=6", "pin_memory=True"),
+        ),
         declined=(
             Declined("batch_size", 256, "fits (80 % of memory) but gains 1 %: loading limits"),
-            Declined("prefetch_factor", 4, "the queue is empty because workers are slow, not because it is short"),
+            Declined(
+                "prefetch_factor", 4, "the queue is empty because workers are slow, not because it is short"
+            ),
         ),
         memory=Memory(2.1 * GB, 0.118 * GB, 9.7 * GB, 40.0 * GB, 290),
-        quality=(QualityNote("quality.profiler_overhead", "Host time inside the window includes the profiler's own cost: dispatch shares are upper bounds."),),
-        ranks=(),
-        inputs={"paths": ["runs/resnet50/window-0.pt.trace.json.gz"], "gpu_logs": ["gpu.csv"], "bytes": 1_842_331},
-        environment={"python": "3.11.9", "torch": "2.6.0+cu124", "cuda": "12.4", "device": {"name": "NVIDIA A100-SXM4-40GB", "sms": 108}, "cpu": {"count": 8, "affinity": 8, "quota": None}, "env": {"OMP_NUM_THREADS": "1"}},
+        quality=(
+            QualityNote(
+                "quality.profiler_overhead",
+                (
+                    "Host time inside the window includes the profiler's own cost: dispatch shares are upper "
+                    "bounds."
+                ),
+            ),
+        ),
+        inputs={
+            "paths": ["runs/resnet50/window-0.pt.trace.json.gz"],
+            "gpu_logs": ["gpu.csv"],
+            "bytes": 1_842_331,
+        },
+        environment={
+            "python": "3.11.9",
+            "torch": "2.6.0+cu124",
+            "cuda": "12.4",
+            "device": {"name": "NVIDIA A100-SXM4-40GB", "sms": 108},
+            "cpu": {"count": 8, "affinity": 8, "quota": None},
+            "env": {"OMP_NUM_THREADS": "1"},
+        },
         tool={"version": "0.1.0", "stage_ms": {"read": 212.0, "signals": 61.5, "whatif": 88.0, "rules": 4.2}},
         step_rows=step_rows(40),
         host_split={"dispatch": 0.04, "synchronisation": 0.012, "optimizer": 0.011, "python": 0.007},
-        occupancy={"loader workers": 0.97, "copy engine": 0.06, "SMs": 0.45, "host thread": 0.58, "NVLink": None},
+        occupancy={
+            "loader workers": 0.97,
+            "copy engine": 0.06,
+            "SMs": 0.45,
+            "host thread": 0.58,
+            "NVLink": None,
+        },
         timeline=timeline(),
         series=series(),
         curves=curves(),
         kernels=kernels(),
         rules_checked=rules_checked(),
-    )  # fmt: skip
+    )
 
 
 def healthy() -> Result:
@@ -242,38 +385,81 @@ def healthy() -> Result:
         verdict=Verdict("gpu", "healthy", 0.88, "GPU healthy: busy 96 %; 2 % available from loading"),
         steps=StepSummary(12, 11, 212.4, 211.9, 215.0, "profiler_step"),
         throughput=Throughput(602.6, 128),
-        phases={"load": 0.01, "transfer": 0.005, "compute": 0.96, "communication": 0.0, "host": 0.025, "other": 0.0},
+        phases={
+            "load": 0.01,
+            "transfer": 0.005,
+            "compute": 0.96,
+            "communication": 0.0,
+            "host": 0.025,
+            "other": 0.0,
+        },
         gpu=Gpu(0.96, "NVIDIA H100 80GB HBM3"),
         what_if=WhatIf(1.02, 1.005, 1.31, 1.42, 1.0, "replay", 0.004),
-        ruled_out=(RuledOut("cpu", "a free CPU would save 4.2 of 212.4 ms a step"), RuledOut("h2d_copy", "copies are hidden behind kernels")),
-        declined=(Declined("num_workers", 16, "the GPU never waits for data: 1 % of the time"), Declined("batch_size", 256, "gains 1 %: kernels already fill the GPU")),
+        ruled_out=(
+            RuledOut("cpu", "a free CPU would save 4.2 of 212.4 ms a step"),
+            RuledOut("h2d_copy", "copies are hidden behind kernels"),
+        ),
+        declined=(
+            Declined("num_workers", 16, "the GPU never waits for data: 1 % of the time"),
+            Declined("batch_size", 256, "gains 1 %: kernels already fill the GPU"),
+        ),
         memory=Memory(6.0 * GB, 0.31 * GB, 46.0 * GB, 80.0 * GB, 210),
         inputs={"paths": ["vit_h100.pt.trace.json.gz"]},
         environment={"torch": "2.7.1"},
         tool={"version": "0.1.0", "stage_ms": {"read": 40.0}},
         kernels=kernels()[:3],
-        step_rows=tuple(dataclasses.replace(row, phases_ms={"load": 2.1, "transfer": 1.0, "compute": 204.0, "communication": 0.0, "host": 5.3, "other": 0.0}, duration_ms=212.4, start_ms=212.4 * i, regime=None) for i, row in enumerate(step_rows(12))),
+        step_rows=tuple(
+            dataclasses.replace(
+                row,
+                phases_ms={
+                    "load": 2.1,
+                    "transfer": 1.0,
+                    "compute": 204.0,
+                    "communication": 0.0,
+                    "host": 5.3,
+                    "other": 0.0,
+                },
+                duration_ms=212.4,
+                start_ms=212.4 * i,
+                regime=None,
+            )
+            for i, row in enumerate(step_rows(12))
+        ),
         rules_checked={"load.main_process": "passed", "compute.precision": "passed", "healthy": "fired"},
-    )  # fmt: skip
+    )
 
 
 def inconclusive() -> Result:
     """A trace with almost nothing in it: nearly everything is unknown."""
     return Result(
-        verdict=Verdict("inconclusive", "insufficient_evidence", 0.2, "Not enough evidence: the trace has no GPU activity and no steps; record with activities=[CPU, CUDA]"),
+        verdict=Verdict(
+            "inconclusive",
+            "insufficient_evidence",
+            0.2,
+            (
+                "Not enough evidence: the trace has no GPU activity and no steps; record with "
+                "activities=[CPU, CUDA]"
+            ),
+        ),
         steps=StepSummary(),
         throughput=Throughput(),
         phases=dict.fromkeys(PHASES),
         gpu=Gpu(),
         what_if=WhatIf(),
         missing=(
-            Missing("gpu.kernels", "no kernels in the trace although CUDA calls are there; CUPTI was not available"),
+            Missing(
+                "gpu.kernels",
+                "no kernels in the trace although CUDA calls are there; CUPTI was not available",
+            ),
             Missing("steps", "no step markers and no period found; call prof.step() once an iteration"),
         ),
-        quality=(QualityNote("quality.missing_kernels", "GPU work was launched, but no kernel was recorded."), QualityNote("quality.no_steps", "No step markers.")),
+        quality=(
+            QualityNote("quality.missing_kernels", "GPU work was launched, but no kernel was recorded."),
+            QualityNote("quality.no_steps", "No step markers."),
+        ),
         inputs={"paths": ["trace.json"]},
         tool={"version": "0.1.0", "stage_ms": {}},
-    )  # fmt: skip
+    )
 
 
 def four_ranks() -> Result:
@@ -293,8 +479,23 @@ def four_ranks() -> Result:
 
     return dataclasses.replace(
         loader_bound(),
-        verdict=Verdict("communication", "communication.straggler", 0.71, "Rank 2 arrives late at every all-reduce: its own loading is too slow, the other three wait 31 ms a step"),
-        phases={"load": 0.09, "transfer": 0.02, "compute": 0.52, "communication": 0.27, "host": 0.09, "other": 0.01},
+        verdict=Verdict(
+            "communication",
+            "communication.straggler",
+            0.71,
+            (
+                "Rank 2 arrives late at every all-reduce: its own loading is too slow, the other three "
+                "wait 31 ms a step"
+            ),
+        ),
+        phases={
+            "load": 0.09,
+            "transfer": 0.02,
+            "compute": 0.52,
+            "communication": 0.27,
+            "host": 0.09,
+            "other": 0.01,
+        },
         what_if=WhatIf(1.08, 1.0, 1.1, 1.15, 1.31, "bound", None),
         ranks=(
             rank(0, 0.02, 0.33, "communication", "communication.straggler"),
@@ -305,7 +506,7 @@ def four_ranks() -> Result:
         timeline=timeline(communication=True),
         plan=None,
         inputs={"paths": [f"rank{i}/window-0.pt.trace.json.gz" for i in range(4)]},
-    )  # fmt: skip
+    )
 
 
 def many_steps(count: int = 500) -> Result:

@@ -15,7 +15,11 @@ from tracelens.model import SCHEMA, Result
 from tracelens.render.jsonview import plain
 
 ELEMENT_ID = "tracelens-result"
-PLAIN_LIMIT = 100_000  # characters; above it the same JSON is packed, to keep a report mailable
+# characters: above the first the JSON is packed, above the second also thinned, to stay mailable
+PLAIN_LIMIT = 100_000
+PACKED_LIMIT = 90_000
+_SHORT = 60  # a list this short is never thinned
+_LEAST = 0.001
 _PACKED = "zlib+base64"
 _UNPACKED_LIMIT = 256 * 1024 * 1024  # a damaged or hostile report must not fill the memory
 _OPENING = re.compile(rf'<script\b[^>]*\bid="{ELEMENT_ID}"[^>]*>')
@@ -24,14 +28,51 @@ _OPENING = re.compile(rf'<script\b[^>]*\bid="{ELEMENT_ID}"[^>]*>')
 def embedded_json(result: Result) -> str:
     """JSON text that is safe inside a script element: ``<``, ``>`` and ``&`` are escaped, all is ASCII.
 
-    A large result is wrapped as {"schema", "encoding": "zlib+base64", "data"}; nothing is left out.
+    A large result is wrapped as {"schema", "encoding": "zlib+base64", "data"}. Where even that is too long,
+    samples, spans and steps are thinned evenly; the key "thinned" in it says how many are kept, of how many.
     """
-    data = plain(result.to_json())
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    data = result.to_json()
+    text = _dump(data)
     if len(text) > PLAIN_LIMIT:
-        packed = base64.b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii")
+        packed = _pack(text)
+        keep = 1.0
+        while len(packed) > PACKED_LIMIT and keep > _LEAST:
+            keep *= min(0.8, PACKED_LIMIT / len(packed))
+            packed = _pack(_dump(_thinned(data, keep)))
         text = json.dumps({"schema": SCHEMA, "encoding": _PACKED, "data": packed}, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _dump(data: dict[str, Any]) -> str:
+    return json.dumps(plain(data), separators=(",", ":"), allow_nan=False)
+
+
+def _pack(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii")
+
+
+def _thinned(data: dict[str, Any], keep: float) -> dict[str, Any]:
+    """The result with about ``keep`` of its long lists, evenly spread; short lists stay whole."""
+    counts: dict[str, list[int]] = {}
+
+    def some(name: str, items: list[Any]) -> list[Any]:
+        step = 1 if len(items) <= _SHORT else max(1, round(1 / keep))
+        kept = items[::step]
+        if step > 1:
+            before = counts.setdefault(name, [0, 0])
+            counts[name] = [before[0] + len(kept), before[1] + len(items)]
+        return kept
+
+    timeline = data["timeline"]
+    if timeline is not None:
+        lanes = [{**lane, "spans": some("timeline", lane["spans"])} for lane in timeline["lanes"]]
+        timeline = {**timeline, "lanes": lanes}
+    series = [
+        {**one, "t_ms": some("series", one["t_ms"]), "values": some("series", one["values"])}
+        for one in data["series"]
+    ]
+    steps = some("step_rows", data["step_rows"])
+    return {**data, "timeline": timeline, "series": series, "step_rows": steps, "thinned": counts}
 
 
 def read_embedded(path: str | Path) -> dict[str, Any]:

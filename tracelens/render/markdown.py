@@ -17,7 +17,7 @@ _SNIPPET_LINES = 25
 _MARKUP = re.compile(r"(^[-+#>]|[\\`*_{}\[\]|~$])")
 _ZERO_WIDTH = "\u200b"
 # what GitHub turns into a link or a notification even without markup: @name, #12, GH-12, addresses
-_AUTOLINK = re.compile(r"@(?=\w)|(?<=[#])(?=\d)|(?<=\bGH)-(?=\d)|(?<=\bwww)\.|:(?=//)", re.IGNORECASE)
+_AUTOLINK = re.compile(r"@(?=\w)|(?<=[#])(?=\d)|(?<=\bGH)-(?=\d)|(?<=\bwww)(?=\.)|:(?=//)", re.IGNORECASE)
 
 
 def markdown_block(result: Result) -> str:

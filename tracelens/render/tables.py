@@ -19,7 +19,7 @@ from tracelens.model import (
 )
 from tracelens.render.display import Display
 from tracelens.render.plots import thin
-from tracelens.render.sanitize import one_line
+from tracelens.render.sanitize import one_line, shorten
 from tracelens.render.stepchart import StepBar, regime_letters
 
 MAX_ROWS = 500
@@ -132,7 +132,7 @@ def timeline(line: Timeline, show: Display) -> Table:
             show.ms(span.start_ms),
             show.ms(span.end_ms),
             show.ms(span.end_ms - span.start_ms),
-            one_line(span.label or ""),
+            shorten(one_line(span.label or ""), 80),
         )
         for index, span in sorted(longest, key=lambda item: (item[0], item[1].start_ms))
     ]
@@ -216,7 +216,7 @@ def series(one: Series, show: Display) -> Table:
     words = show.words
     group, points = thin(one)
     columns = (Column(words("col.time"), "num"), Column(words("col.value"), "num"))
-    step = max(1, -(-len(points) // 60))
+    step = max(1, -(-len(points) // 40))
     start = points[0][0] if points else 0.0
     rows = [(show.ms(t - start), show.quantity(value, one.unit)) for t, value in points[::step]]
     note = None

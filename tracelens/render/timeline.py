@@ -11,7 +11,7 @@ from tracelens.render.display import Display
 from tracelens.render.sanitize import one_line, shorten
 from tracelens.render.svg import PLANE, boxes, chart, element, percent, plane, text_at, ticks
 
-MAX_SPANS = 400  # drawn in a lane
+MAX_SPANS = 320  # drawn in a lane
 TITLED = 25  # the longest spans of a lane also carry their name, to hover over
 _SPAN_LABEL = 0.12  # of the width: enough for a short name
 
@@ -107,7 +107,7 @@ def _lane(lane: Lane, total: float, y: float, bar: float, show: Display) -> list
         drawn.append(
             element(
                 "rect",
-                element("title", f"{shorten(label, 160)}, {show.ms(span.end_ms - span.start_ms)}"),
+                element("title", f"{shorten(label, 100)}, {show.ms(span.end_ms - span.start_ms)}"),
                 x=percent(start / total),
                 y=top,
                 width=percent((end - start) / total),
