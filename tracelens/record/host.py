@@ -10,8 +10,8 @@ from tracelens.record import machine
 from tracelens.record.cgroup import Cgroup, locate
 from tracelens.record.tree import Member, RankFiles, Tree
 
-_MEDIUM_NS = 1_000_000_000  # per-thread delays, I/O, pressure, memory, per-core shares
-_SLOW_NS = 2_000_000_000  # new processes, affinity, disks, network
+_MEDIUM_NS = 1_000_000_000  # new processes, per-thread delays, I/O, pressure, memory, per-core shares
+_SLOW_NS = 2_000_000_000  # disks, network, context switches
 _AGAIN_NS = 60_000_000_000  # long lists are written again now and then, for readers of a part of the file
 
 
@@ -49,15 +49,15 @@ class HostSampler:
             self._again_at = monotonic_ns
             for member in self.tree.members.values():
                 member.affinity_written = False
-        if slow:
-            self._slow_at = monotonic_ns
+        if medium:
+            self._medium_at = monotonic_ns
             self.tree.refresh()
         busy, iowait, percore = self._cores.sample()
         line |= {"system_cpu_percent": busy, "cpu_count": self._count, "iowait_percent": iowait}
         if medium:
-            self._medium_at = monotonic_ns
             line |= self._machine(monotonic_ns, percore)
         if slow:
+            self._slow_at = monotonic_ns
             line |= machine.shared_memory()
             line["disks"] = machine.disks()
             line["net_read_bytes"] = machine.network_bytes()

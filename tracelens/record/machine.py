@@ -11,7 +11,8 @@ import psutil
 _NETWORK_FS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "beegfs", "gpfs", "glusterfs", "afs", "9p",
      "virtiofs", "orangefs", "pvfs2", "wekafs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.mount-s3",
-     "fuse.goofys", "fuse.juicefs", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.blobfuse", "fuse.blobfuse2"}
+     "fuse.goofys", "fuse.juicefs", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.blobfuse",
+     "fuse.blobfuse2"}
 )  # fmt: skip
 
 
@@ -191,7 +192,7 @@ def nfs_read_bytes(mountstats: Path) -> list[int]:
 def open_filesystems(pid: int, limit: int = 64) -> set[tuple[str, bool]]:
     """(type, on another machine) of the file systems that the process's files open for reading only lie on.
 
-    Opened for reading only: the dataset's files, not logs, sockets or our own bundle. ``limit`` bounds the cost.
+    Opened for reading only: the dataset's files, not logs or our own bundle. ``limit`` bounds the cost.
     """
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")

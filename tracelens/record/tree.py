@@ -14,6 +14,7 @@ from tracelens.record.procfs import Process, all_parents, children, command_line
 
 # two hosts whose clocks agree, but that booted at other times, differ in time - monotonic
 _SAME_HOST_NS = 5_000_000_000
+_SETTLED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Member:
     rank: int | None
     affinity: list[int] | None = None
     affinity_written: bool = False
+    # between fork and exec a process looks like its parent, and workers name themselves late
+    settled: float = field(default_factory=lambda: time.monotonic() + _SETTLED_S)
 
 
 class RankFiles:
@@ -120,6 +123,7 @@ class Tree:
     files: RankFiles
     members: dict[int, Member] = field(default_factory=dict)
     _no_children_file: bool = False
+    _known: object = None
 
     def refresh(self) -> None:
         """Find new processes, and say what they are. Ended ones leave in ``drop``."""
@@ -132,12 +136,16 @@ class Tree:
                 except OSError:
                     continue  # ended between the two looks
         mains = self._mains()
+        known = (mains, len(self.files.workers))
+        now = time.monotonic()
         for pid, member in self.members.items():
-            if pid in mains:
-                member.role, member.rank = "main", mains[pid]
-            else:
-                member.role, member.rank = self._role(pid, member, mains)
+            if known != self._known or now < member.settled:
+                if pid in mains:
+                    member.role, member.rank = "main", mains[pid]
+                else:
+                    member.role, member.rank = self._role(pid, member, mains)
             member.affinity = self._affinity(member)
+        self._known = known
 
     def drop(self, pid: int) -> None:
         """Forget a process that ended."""

@@ -1,0 +1,79 @@
+"""How often to sample: fast at first, slower in a long job, and always within a budget of CPU and bytes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+# seconds since the start -> the shortest interval from then on
+_SCHEDULE = ((120.0, 0.0), (600.0, 0.5), (float("inf"), 1.0))
+_LONGEST_S = 10.0
+# of one core; the promise is 1 %, and a little is kept for start-up and bursts
+_CPU_SHARE = 0.007
+_CPU_EASY = 0.004
+# the promise is 20 MB an hour and rank
+_BYTES_AT_START = 3_000_000
+_BYTES_PER_S = 15_000_000 / 3600
+_REVIEW_S = 5.0
+
+
+@dataclass(slots=True)
+class Pace:
+    """``interval`` seconds between samples, reviewed every few seconds against what they really cost.
+
+    ``base_s``: the fastest interval asked for. Clocks are arguments so that tests need no waiting.
+    """
+
+    base_s: float
+    started_s: float
+    cpu_s: float
+    ranks: int = 1
+    written: int = 0
+    samples: int = 0
+    stretch: float = 1.0
+    cpu_share: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _reviewed_s: float = field(init=False)
+    _reviewed_cpu: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reviewed_s, self._reviewed_cpu = self.started_s, self.cpu_s
+
+    @classmethod
+    def start(cls, base_s: float) -> Pace:
+        """A pace from now on; what the process cost before (imports) is not counted."""
+        return cls(base_s, time.monotonic(), time.process_time())
+
+    def wrote(self, size: int, samples: int = 1) -> None:
+        """Count a line; several threads write."""
+        with self._lock:
+            self.written += size
+            self.samples += samples
+
+    def interval(self, now_s: float, cpu_s: float) -> float:
+        """Seconds to the next sample. ``cpu_s``: CPU time of this process so far."""
+        elapsed = now_s - self.started_s
+        if now_s - self._reviewed_s >= _REVIEW_S:
+            self._review(now_s, cpu_s)
+        floor = next(shortest for until, shortest in _SCHEDULE if elapsed < until)
+        wanted = max(self.base_s, floor) * self.stretch
+        if self.samples and self.written > self.allowance(elapsed):
+            wanted = max(wanted, self.written / self.samples / self._rate())
+        return min(wanted, _LONGEST_S)
+
+    def allowance(self, elapsed_s: float) -> float:
+        """Bytes that may have been written by now."""
+        return _BYTES_AT_START * self.ranks + self._rate() * elapsed_s
+
+    def _rate(self) -> float:
+        return _BYTES_PER_S * max(1, self.ranks)
+
+    def _review(self, now_s: float, cpu_s: float) -> None:
+        share = (cpu_s - self._reviewed_cpu) / (now_s - self._reviewed_s)
+        self.cpu_share = share
+        if share > _CPU_SHARE:
+            self.stretch = min(self.stretch * min(4.0, share / _CPU_EASY), _LONGEST_S / self.base_s)
+        elif share < _CPU_EASY and self.stretch > 1.0:
+            self.stretch = max(1.0, self.stretch / 1.25)
+        self._reviewed_s, self._reviewed_cpu = now_s, cpu_s
