@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from typing import get_args, get_type_hints
 
 from tracelens.model import (
     PHASES,
@@ -572,3 +573,33 @@ ALL = {
     "four_ranks": four_ranks,
     "many_steps": many_steps,
 }
+
+
+def with_unknowns(result: Result, seed: int) -> Result:
+    """The result with every value that may be unknown made so by chance."""
+    rng = random.Random(seed)
+
+    def visit(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(visit(item) for item in value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            hints = get_type_hints(type(value))
+            changes: dict[str, object] = {}
+            for f in dataclasses.fields(value):
+                nullable = hints[f.name] is object or type(None) in get_args(hints[f.name])
+                lost = nullable and rng.random() < 0.5
+                changes[f.name] = None if lost else visit(getattr(value, f.name))
+            return dataclasses.replace(value, **changes)
+        if isinstance(value, dict) and set(value) == set(PHASES):
+            return value
+        if isinstance(value, dict):
+            return {
+                key: None if rng.random() < 0.2 and isinstance(item, float) else item
+                for key, item in value.items()
+            }
+        return value
+
+    changed = visit(result)
+    assert isinstance(changed, Result)
+    phases = {name: None if rng.random() < 0.3 else share for name, share in result.phases.items()}
+    return dataclasses.replace(changed, phases=phases, host_split=result.host_split)

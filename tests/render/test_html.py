@@ -217,3 +217,15 @@ def test_odd_but_legal_results_do_not_break_it() -> None:
     )
     for result in odd:
         _parse(html_report(result))
+
+
+def test_long_tables_say_what_they_leave_out() -> None:
+    text = _parse(html_report(samples.many_steps())).text
+    assert "The longest 200 of 2,000 spans" in text
+    assert "Only the first 25 rows are printed" in text
+    many = replace(
+        samples.four_ranks(), ranks=tuple(replace(samples.four_ranks().ranks[0], rank=i) for i in range(600))
+    )
+    text = _parse(html_report(many)).text
+    assert "The first 64 of 600 ranks are drawn" in text
+    assert "The first 500 of 600 rows" in text

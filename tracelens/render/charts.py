@@ -10,6 +10,7 @@ from tracelens.model import PHASES, RankRow, Result
 from tracelens.render.display import Display
 from tracelens.render.svg import chart, element, percent, text_at
 
+MAX_RANKS = 64  # drawn
 _LABEL_SHARE = 0.09  # a narrower piece has no room for its number, which the legend carries
 
 
@@ -52,7 +53,9 @@ def phase_bar(result: Result, show: Display) -> Markup | None:
     if not known or sum(known.values()) <= 0:
         return None
     words = show.words
-    listed = ", ".join(f"{words.known('phase', name)} {show.percent(share)}" for name, share in known.items())
+    listed = words("ui.comma").join(
+        f"{words.known('phase', name)} {show.percent(share)}" for name, share in known.items()
+    )
     return chart(
         "c-phases",
         words("chart.phases"),
@@ -72,7 +75,9 @@ def what_if_chart(values: Sequence[tuple[str, float | None]], show: Display) -> 
     words = show.words
     high = max(*known, 1.1)
     names = [words.known("bottleneck", name) for name, _ in values]
-    listed = ", ".join(f"{name} {show.ratio(value)}" for name, (_, value) in zip(names, values, strict=True))
+    listed = words("ui.comma").join(
+        f"{name} {show.ratio(value)}" for name, (_, value) in zip(names, values, strict=True)
+    )
     row = 40.0
     drawn: list[Markup] = []
     for index, (name, (_, value)) in enumerate(zip(names, values, strict=True)):
@@ -108,17 +113,17 @@ def share_bars(ident: str, title: str, rows: Sequence[tuple[str, float | None]],
         if share is not None:
             width = percent(min(max(share, 0.0), 1.0))
             drawn.append(element("rect", x="0", y=y + 18, width=width, height=8, class_="fill"))
-    listed = ", ".join(f"{name} {show.percent(share)}" for name, share in rows)
+    listed = show.words("ui.comma").join(f"{name} {show.percent(share)}" for name, share in rows)
     return chart(ident, title, show.words("chart.bars_desc", list=listed), row * len(rows), *drawn)
 
 
 def ranks_chart(ranks: Sequence[RankRow], show: Display) -> Markup | None:
-    """Phase bars of the ranks, as long as their mean steps."""
+    """Phase bars of the first ``MAX_RANKS`` ranks, as long as their mean steps."""
     longest = max((rank.mean_ms or 0.0 for rank in ranks), default=0.0)
     words = show.words
     drawn: list[Markup] = []
     row, count = 42.0, 0
-    for rank in ranks:
+    for rank in ranks[:MAX_RANKS]:
         if not any(rank.phases.get(name) for name in PHASES):
             continue
         y = count * row

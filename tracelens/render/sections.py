@@ -83,7 +83,12 @@ def _occupancy(result: Result, show: Display) -> Figure | None:
 def _ranks(result: Result, show: Display) -> Figure | None:
     if not result.ranks:
         return None
-    return Figure(charts.ranks_chart(result.ranks, show), tables.ranks(result.ranks, show))
+    svg = charts.ranks_chart(result.ranks, show)
+    notes = []
+    if len(result.ranks) > charts.MAX_RANKS:
+        total = f"{len(result.ranks):,}"
+        notes.append(show.words("chart.ranks_capped", shown=charts.MAX_RANKS, total=total))
+    return Figure(svg, tables.ranks(result.ranks, show), tuple(notes))
 
 
 def _phases(result: Result, show: Display) -> Figure | None:
@@ -105,9 +110,9 @@ def _steps(result: Result, show: Display) -> Figure | None:
         notes.append(words("chart.steps_unsteady"))
     if stepchart.clipped(bars):
         notes.append(words("chart.steps_clipped"))
-    letters = stepchart.regime_letters(rows)
+    letters = stepchart.drawn_letters(rows, group)
     if letters:
-        listed = ", ".join(f"{letter} {one_line(name)}" for name, letter in letters.items())
+        listed = words("ui.comma").join(f"{letter} {one_line(name)}" for name, letter in letters.items())
         notes.append(words("chart.regimes_strip", list=listed))
     return Figure(svg, tables.steps(bars, rows, group, show), tuple(notes))
 
@@ -131,7 +136,7 @@ def _what_if(result: Result, show: Display) -> Figure | None:
     if svg is None:
         return None
     kind = result.what_if.kind
-    notes = [show.words(f"kind.{kind or 'unknown'}")]
+    notes = [show.words("chart.what_if_scale"), show.words(f"kind.{kind or 'unknown'}")]
     if result.what_if.replay_error is not None:
         notes.append(show.words("kind.replay_error", error=show.percent(abs(result.what_if.replay_error))))
     return Figure(svg, tables.what_if(result, show), tuple(notes))
@@ -181,7 +186,7 @@ def _declined(result: Result, show: Display) -> Figure | None:
         )
         for one in result.declined
     ]
-    return Figure(None, tables.pairs(show.words("section.declined"), columns, rows)) if rows else None
+    return Figure(None, tables.capped(show.words("section.declined"), columns, rows, show)) if rows else None
 
 
 def _ruled_out(result: Result, show: Display) -> Figure | None:
@@ -189,13 +194,13 @@ def _ruled_out(result: Result, show: Display) -> Figure | None:
     rows = [
         (show.words.known("bottleneck", one.bottleneck), one_line(one.reason)) for one in result.ruled_out
     ]
-    return Figure(None, tables.pairs(show.words("section.ruled_out"), columns, rows)) if rows else None
+    return Figure(None, tables.capped(show.words("section.ruled_out"), columns, rows, show)) if rows else None
 
 
 def _quality(result: Result, show: Display) -> Figure | None:
     columns = [Column(show.words("col.rule"), "code"), Column(show.words("col.message"))]
     rows = [(one_line(one.rule), one_line(one.message)) for one in result.quality]
-    return Figure(None, tables.pairs(show.words("section.quality"), columns, rows)) if rows else None
+    return Figure(None, tables.capped(show.words("section.quality"), columns, rows, show)) if rows else None
 
 
 def _missing(result: Result, show: Display) -> Figure | None:
@@ -223,4 +228,4 @@ def _tool(result: Result, show: Display) -> Figure | None:
         (one_line(str(name)), show.ms(value) if isinstance(value, int | float) else show.value(value))
         for name, value in stages.items()
     ]
-    return Figure(None, tables.pairs(show.words("table.stages"), columns, rows))
+    return Figure(None, tables.capped(show.words("table.stages"), columns, rows, show))

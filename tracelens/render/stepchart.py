@@ -69,6 +69,11 @@ def regime_letters(rows: Sequence[StepRow]) -> dict[str, str]:
     )
 
 
+def drawn_letters(rows: Sequence[StepRow], group: int) -> dict[str, str]:
+    """The letters below the bars: none where a bar stands for several steps, which mix regimes."""
+    return regime_letters(rows) if group == 1 else {}
+
+
 def clipped(bars: Sequence[StepBar]) -> bool:
     """Whether a bar is taller than the chart."""
     top = _top(bars)
@@ -77,18 +82,18 @@ def clipped(bars: Sequence[StepBar]) -> bool:
 
 def steps_chart(rows: Sequence[StepRow], show: Display) -> Markup | None:
     """Stacked bars, one a step (or a group of steps); None without steps that took time."""
-    _, bars = step_bars(rows)
+    group, bars = step_bars(rows)
     top = _top(bars)
     if not bars or top <= 0:
         return None
     words = show.words
-    head, body, letters = 18.0, 190.0, regime_letters(rows)
+    head, body, letters = 18.0, 190.0, drawn_letters(rows, group)
     slot = PLANE / len(bars)
     gap = slot * 0.14 if len(bars) > 8 else slot * 0.3
     stacks: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in _STACK}
     whiskers: list[tuple[float, float, float, float]] = []
     overlay: list[Markup] = []
-    ground: list[tuple[float, float, float, float]] = []
+    veil: list[tuple[float, float, float, float]] = []
     labelled = -1.0
     for index, bar in enumerate(bars):
         x, y, width = index * slot + gap / 2, body, slot - gap
@@ -98,7 +103,7 @@ def steps_chart(rows: Sequence[StepRow], show: Display) -> Markup | None:
                 y -= height
                 stacks[name].append((x, y, width, height))
         if not bar.steady:
-            ground.append((index * slot, 0, slot, body))
+            veil.append((index * slot, 0, slot, body))
         if bar.slowest_ms > top * 1.0001:
             at = (index + 0.5) / len(bars)
             overlay.append(_arrow(at, head))
@@ -119,14 +124,14 @@ def steps_chart(rows: Sequence[StepRow], show: Display) -> Markup | None:
         words("chart.steps"),
         words("chart.steps_desc", count=len(bars), max=show.ms(max(bar.slowest_ms for bar in bars))),
         axis + 6,
+        *grid,
         plane(
             head,
             body,
-            element("path", d=boxes(ground), class_="unsteady") if ground else Markup(""),
             *(element("path", d=boxes(stacks[name]), class_=f"ph {name}") for name in _STACK if stacks[name]),
-            element("path", d=boxes(whiskers), class_="whisker") if whiskers else Markup(""),
+            *([element("path", d=boxes(whiskers), class_="whisker")] if whiskers else []),
+            *(element("path", d=boxes(veil), class_=name) for name in ("veil", "unsteady") if veil),
         ),
-        *grid,
         element("line", x1="0", x2="100%", y1=head + body, y2=head + body, class_="axis"),
         *overlay,
         *_regime_strip(bars, letters, strip),

@@ -10,7 +10,6 @@ from tracelens.model import (
     RESOURCES,
     Curve,
     Evidence,
-    Plan,
     RankRow,
     Result,
     Series,
@@ -24,6 +23,7 @@ from tracelens.render.stepchart import StepBar, regime_letters
 
 MAX_ROWS = 500
 MAX_SPAN_ROWS = 200
+PRINTED_ROWS = 25  # of a long table; report.css has the same number
 _VALUE_TEXT = 2000
 
 
@@ -53,17 +53,13 @@ def capped(
     show: Display,
     *,
     limit: int = MAX_ROWS,
-    total: int | None = None,
+    note: str | None = None,
 ) -> Table:
-    """A table of at most ``limit`` rows, which says so where there are more."""
-    total = len(rows) if total is None else total
+    """A table of at most ``limit`` rows, which says so where there are more; else ``note`` is said."""
     kept = tuple(rows[:limit])
-    note = (
-        show.words("ui.rows_capped", shown=f"{len(kept):,}", total=f"{total:,}")
-        if len(kept) < total
-        else None
-    )
-    return Table(caption, tuple(columns), kept, note, bulk=len(kept) > 40)
+    if len(kept) < len(rows):
+        note = show.words("ui.rows_capped", shown=f"{len(kept):,}", total=f"{len(rows):,}")
+    return Table(caption, tuple(columns), kept, note, bulk=len(kept) > PRINTED_ROWS)
 
 
 def phases(result: Result, show: Display) -> Table:
@@ -107,11 +103,8 @@ def steps(bars: Sequence[StepBar], rows: Sequence[StepRow], group: int, show: Di
         )
         steady = words("ui.yes") if bar.steady else words("ui.no")
         lines.append((number, show.ms(bar.mean_ms), *shares, steady, regime))
-    table = capped(words("chart.steps"), columns, lines, show)
-    if group > 1:
-        note = words("chart.steps_thinned", total=f"{len(rows):,}", group=group)
-        return Table(table.caption, table.columns, table.rows, note, table.bulk)
-    return table
+    note = words("chart.steps_thinned", total=f"{len(rows):,}", group=group) if group > 1 else None
+    return capped(words("chart.steps"), columns, lines, show, note=note)
 
 
 def timeline(line: Timeline, show: Display) -> Table:
@@ -136,7 +129,10 @@ def timeline(line: Timeline, show: Display) -> Table:
         )
         for index, span in sorted(longest, key=lambda item: (item[0], item[1].start_ms))
     ]
-    return capped(words("section.timeline"), columns, rows, show, limit=MAX_SPAN_ROWS, total=len(spans))
+    note = None
+    if len(rows) < len(spans):
+        note = words("chart.timeline_longest", shown=f"{len(rows):,}", total=f"{len(spans):,}")
+    return capped(words("section.timeline"), columns, rows, show, note=note)
 
 
 def what_if(result: Result, show: Display) -> Table:
@@ -204,7 +200,7 @@ def curve(one: Curve, show: Display) -> Table:
             show.quantity(side[index], one.unit) if index < len(side) else "" for side in (one.low, one.high)
         ]
         kind = [words(f"ui.{name}") for name in ("current", "suggested") if getattr(one, name) == x]
-        rows.append((show.number(x), show.quantity(y, one.unit), *band, ", ".join(kind)))
+        rows.append((show.number(x), show.quantity(y, one.unit), *band, words("ui.comma").join(kind)))
     rows += [
         (show.number(x), show.quantity(y, one.unit), "", "", words("ui.measured")) for x, y in one.measured
     ]
@@ -222,7 +218,7 @@ def series(one: Series, show: Display) -> Table:
     note = None
     if group > 1 or step > 1:
         note = words("chart.series_thinned", total=f"{len(one.t_ms):,}", shown=f"{len(rows):,}")
-    return Table(one_line(one.title), columns, tuple(rows), note, bulk=len(rows) > 40)
+    return capped(one_line(one.title), columns, rows, show, note=note)
 
 
 def kernels(result: Result, show: Display) -> Table:
@@ -318,11 +314,6 @@ def evidence(rows: Sequence[Evidence], caption: str, show: Display) -> Table:
     return Table(caption, columns, lines)
 
 
-def pairs(caption: str, columns: Sequence[Column], rows: Sequence[tuple[str, ...]]) -> Table:
-    """Any rows of ready text."""
-    return Table(caption, tuple(columns), tuple(rows))
-
-
 def flat(values: Mapping[str, object], show: Display, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Nested inputs or environment as dotted keys and text."""
     for key, value in values.items():
@@ -331,8 +322,3 @@ def flat(values: Mapping[str, object], show: Display, prefix: str = "") -> Itera
             yield from flat(value, show, f"{name}.")
         else:
             yield name, show.value(value)[:_VALUE_TEXT]
-
-
-def plan_names(plan: Plan) -> str:
-    """The parameters of a plan on one line."""
-    return " + ".join(one_line(name) for name in plan.parameters)

@@ -52,7 +52,7 @@ def timeline_chart(timeline: Timeline, show: Display) -> Markup | None:
         drawn += _lane(lane, total, head + index * row, bar, show)
     for value in ticks(0, total, 5):
         drawn.append(text_at(value / total, bottom + 15, show.ms(value), class_="tick"))
-    names = ", ".join(_lane_name(lane, show) for lane in lanes)
+    names = words("ui.comma").join(_lane_name(lane, show) for lane in lanes)
     return chart(
         "c-timeline",
         words("chart.timeline", duration=show.ms(total)),
@@ -78,7 +78,8 @@ def _step_labels(timeline: Timeline, head: float, show: Display) -> list[Markup]
 def _lane_name(lane: Lane, show: Display) -> str:
     name = show.words.known("lane", lane.name)
     title = one_line(lane.title)
-    text = name if not title or title.lower() == name.lower() else f"{name}: {shorten(title, 60)}"
+    same = not title or title.lower() == name.lower()
+    text = name if same else f"{name}{show.words('ui.colon')}{shorten(title, 60)}"
     return (
         text
         if lane.busy is None

@@ -189,7 +189,7 @@ def _finding(one: Finding, show: Display) -> FindingView:
         saving=words("ui.saving_unknown") if saving is None else words("ui.saving", time=show.ms(saving)),
         advice=one.advice,
         why=one.why,
-        evidence=tables.evidence(one.evidence, f"{words('ui.evidence')}: {title}", show)
+        evidence=tables.evidence(one.evidence, f"{words('ui.evidence')}{words('ui.colon')}{title}", show)
         if one.evidence
         else None,
         operators=names[:_OPERATORS_SHOWN],
@@ -216,7 +216,7 @@ def _stats(result: Result, show: Display) -> tuple[Stat, ...]:
             None if batch is None else words("stat.batch", batch=show.value(batch)),
         ),
         Stat(words("stat.gpu_busy"), show.percent(result.gpu.busy), one_line(result.gpu.name or "") or None),
-        Stat(words("stat.steps"), show.number(steps.count), ", ".join(count) or None),
+        Stat(words("stat.steps"), show.number(steps.count), words("ui.comma").join(count) or None),
     )
 
 
