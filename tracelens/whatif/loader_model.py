@@ -1,0 +1,355 @@
+"""Predict the step time for other DataLoader settings, and choose among them.
+
+``predict`` runs the simulation of ``loader_sim`` with measured costs; ``sweep`` does so for a range of
+num_workers; ``choose`` and ``advise`` apply the rule of design section 7: where a change gains more than 2 %,
+the smallest value within 2 % of the best, otherwise today's.
+
+Intervals (90 %) combine, in quadrature on the logarithm: contention and hand-over cost between their own
+bounds, the standard error of the mean service time and of the mean consumption, and the spread between
+alignments of the recorded batches with the workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Scenario
+from tracelens.whatif.loader_sim import Costs, Trace, simulate
+from tracelens.whatif.stats import block_error
+
+TOLERANCE = 0.02  # gains below this are not worth a change, and values this close to the best are as good
+_HORIZON = 160
+_MAX_HORIZON = 640
+_Z90 = 1.645
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """Busy shares 0..1: of all workers, of the usable cores, of the consumer (device or training step)."""
+
+    workers: float
+    cores: float
+    consumer: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Mean step time in ms with its 90 % interval, mean wait in ``next`` a step, samples/s and utilisation.
+
+    ``fast_ms`` and ``slow_ms`` are the means with every uncertain cost at either end of its interval;
+    ``noise`` is the rest of the uncertainty, relative.
+    """
+
+    settings: LoaderSettings
+    mean_ms: float
+    low_ms: float
+    high_ms: float
+    wait_ms: float
+    samples_per_s: float
+    utilisation: Utilisation
+    fast_ms: float
+    slow_ms: float
+    noise: float
+
+    def speedup_to(self, other: Prediction) -> float:
+        """How many times faster ``other`` is: the ratio of mean throughputs."""
+        return self.mean_ms / other.mean_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderCurve:
+    """Predictions by num_workers, in rising order, all other settings alike."""
+
+    points: tuple[Prediction, ...]
+
+    def at(self, num_workers: int) -> Prediction:
+        """The prediction for one value; KeyError where it was not asked for."""
+        for point in self.points:
+            if point.settings.num_workers == num_workers:
+                return point
+        raise KeyError(num_workers)
+
+    @property
+    def best(self) -> Prediction:
+        """The fastest; the fewest workers among equals."""
+        return min(self.points, key=lambda p: (p.mean_ms, p.settings.num_workers))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What num_workers must respect. Bytes; None where unknown, which limits nothing.
+
+    Every worker holds ``worker_rss`` of its own; ``prefetch_factor`` batches a worker wait in /dev/shm, and
+    as many again in pinned memory.
+    """
+
+    cores: float | None = None
+    ram_free: float | None = None
+    worker_rss: float | None = None
+    shm_bytes: float | None = None
+    bytes_per_batch: float = 0.0
+    shards: bool | None = None
+
+    def reason_against(self, settings: LoaderSettings) -> str | None:
+        """Why settings are not allowed: ``cores``, ``ram``, ``shm`` or ``shards``; None where they are."""
+        workers = settings.num_workers
+        if workers == 0:
+            return None
+        if self.cores is not None and workers > max(1, math.floor(self.cores + 1e-9)):
+            return "cores"
+        waiting = workers * (settings.prefetch_factor + 1) * self.bytes_per_batch
+        if self.shm_bytes is not None and waiting > 0.8 * self.shm_bytes:
+            return "shm"
+        pinned = waiting if settings.pin_memory else 0.0
+        if (
+            self.ram_free is not None
+            and workers * (self.worker_rss or 0.0) + waiting + pinned > 0.8 * self.ram_free
+        ):
+            return "ram"
+        if self.shards is False and workers > 1:
+            return "shards"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen prediction beside today's; ``limited_by`` is what forbids a faster one."""
+
+    current: Prediction
+    chosen: Prediction
+    changed: bool
+    limited_by: str | None = None
+
+    @property
+    def speedup(self) -> float:
+        """Ratio of mean throughputs, chosen to today's."""
+        return self.current.speedup_to(self.chosen)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """90 % interval of the speed-up; what both predictions share (today's own level) cancels."""
+        return speedup_interval(self.current, self.chosen)
+
+
+def speedup_interval(before: Prediction, after: Prediction) -> tuple[float, float]:
+    """90 % interval of ``before.mean_ms / after.mean_ms``.
+
+    An uncertain cost is the same before and after, so the ratio is taken within each scenario, where it
+    cancels as far as it should; the noise of both sides is added.
+    """
+    if before.settings == after.settings:
+        return (1.0, 1.0)
+    ratio = before.mean_ms / after.mean_ms
+    ends = (ratio, before.fast_ms / after.fast_ms, before.slow_ms / after.slow_ms)
+    margin = math.hypot(before.noise, after.noise)
+    down = math.hypot(math.log(ratio / min(ends)), margin)
+    up = math.hypot(math.log(max(ends) / ratio), margin)
+    return (ratio * math.exp(-down), ratio * math.exp(up))
+
+
+def predict(inputs: LoaderInputs, settings: LoaderSettings, *, seed: int = 0) -> Prediction:
+    """Mean step time with ``settings``; deterministic for a seed."""
+    costs = inputs.parallel
+    base, trace = _run(inputs, settings, costs.likely, 0, seed)
+    shuffled, _ = _run(inputs, settings, costs.likely, 0, seed + 1)
+    fast, _ = _run(inputs, settings, costs.fast, -1, seed)
+    slow, _ = _run(inputs, settings, costs.slow, +1, seed)
+    noise = math.hypot(math.log(shuffled / base), _consumption_error(inputs, base))
+    down = math.hypot(max(0.0, math.log(base / fast)), noise)
+    up = math.hypot(max(0.0, math.log(slow / base)), noise)
+    span = trace.ends[-1] or 1.0
+    workers = settings.num_workers
+    used = Utilisation(
+        workers=min(1.0, trace.worker_busy / (span * workers)) if workers else 0.0,
+        cores=min(1.0, trace.cpu_busy / (span * inputs.machine.cores)),
+        consumer=min(1.0, trace.consumer_busy / span),
+    )
+    return Prediction(
+        settings,
+        base,
+        base * math.exp(-down),
+        base * math.exp(up),
+        float(np.mean(trace.waits)),
+        1000.0 * inputs.samples_per_batch / base if base > 0 else math.inf,
+        used,
+        fast,
+        slow,
+        noise,
+    )
+
+
+def sweep(
+    inputs: LoaderInputs, settings: LoaderSettings, num_workers: Iterable[int] = range(17), *, seed: int = 0
+) -> LoaderCurve:
+    """Predictions for each value of num_workers."""
+    values = sorted(set(num_workers))
+    return LoaderCurve(tuple(predict(inputs, settings.replace(num_workers=w), seed=seed) for w in values))
+
+
+def choose(curve: LoaderCurve, current: int, limits: Limits | None = None) -> Choice:
+    """The rule of design section 7 over a curve that contains today's value.
+
+    Where the best allowed value gains more than 2 %: the smallest within 2 % of it; otherwise today's value.
+    """
+    bounds = limits or Limits()
+    today = curve.at(current)
+    allowed = [p for p in curve.points if p is today or bounds.reason_against(p.settings) is None]
+    best = min(p.mean_ms for p in allowed)
+    barred = [p for p in curve.points if p not in allowed and p.mean_ms < best * (1 - TOLERANCE)]
+    limited_by = bounds.reason_against(min(barred, key=lambda p: p.mean_ms).settings) if barred else None
+    if today.mean_ms <= best * (1 + TOLERANCE):
+        return Choice(today, today, False, limited_by)
+    chosen = next(p for p in allowed if p.mean_ms <= best * (1 + TOLERANCE))
+    return Choice(today, chosen, chosen is not today, limited_by)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All loader settings worth changing, evaluated together: today's and the advised prediction."""
+
+    current: Prediction
+    advised: Prediction
+    curve: LoaderCurve
+    limited_by: str | None = None
+    gains: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> dict[str, int | bool]:
+        """The settings that differ from today's."""
+        old, new = self.current.settings, self.advised.settings
+        names = ("num_workers", "prefetch_factor", "persistent_workers")
+        return {name: getattr(new, name) for name in names if getattr(new, name) != getattr(old, name)}
+
+
+def advise(
+    inputs: LoaderInputs,
+    settings: LoaderSettings,
+    limits: Limits | None = None,
+    num_workers: Sequence[int] | None = None,
+    *,
+    seed: int = 0,
+) -> Advice:
+    """Choose num_workers, then persistent_workers and prefetch_factor, each only where it gains more than 2
+    %.
+
+    ``gains``: speed-up that each change adds after the ones before it.
+    """
+    bounds = limits or Limits(cores=inputs.machine.cores)
+    values = list(candidates(bounds.cores, settings.num_workers) if num_workers is None else num_workers)
+    curve = sweep(inputs, settings, [*values, settings.num_workers], seed=seed)
+    choice = choose(curve, settings.num_workers, bounds)
+    best, limited_by = choice.chosen, choice.limited_by
+    gains: dict[str, float] = {"num_workers": choice.speedup} if choice.changed else {}
+    short_epoch = inputs.batches_per_epoch is not None and not settings.persistent_workers
+    if short_epoch and (best.settings.num_workers or settings.num_workers == 0):
+        lasting = sweep(
+            inputs, settings.replace(persistent_workers=True), [w for w in values if w], seed=seed
+        )
+        fits = [p for p in lasting.points if bounds.reason_against(p.settings) is None]
+        if fits:
+            top = min(p.mean_ms for p in fits)
+            kept = next(p for p in fits if p.mean_ms <= top * (1 + TOLERANCE))
+            if best.mean_ms > kept.mean_ms * (1 + TOLERANCE):
+                gains["persistent_workers"] = best.mean_ms / kept.mean_ms
+                best = kept
+    if best.settings.num_workers and best.wait_ms > TOLERANCE * best.mean_ms:
+        deeper = [
+            best.settings.replace(prefetch_factor=f) for f in (2, 4, 8) if f > best.settings.prefetch_factor
+        ]
+        tried = [predict(inputs, s, seed=seed) for s in deeper if bounds.reason_against(s) is None]
+        if tried:
+            top = min(p.mean_ms for p in tried)
+            if best.mean_ms > top * (1 + TOLERANCE):
+                found = next(p for p in tried if p.mean_ms <= top * (1 + TOLERANCE))
+                gains["prefetch_factor"] = best.mean_ms / found.mean_ms
+                best = found
+    return Advice(choice.current, best, curve, limited_by, gains)
+
+
+def candidates(cores: float | None, current: int, most: int = 32) -> tuple[int, ...]:
+    """The values of num_workers worth asking about: each up to 8, then ever coarser, up to the cores."""
+    top = most if cores is None else min(most, max(1, math.floor(cores + 1e-9)))
+    values = {w for w in (*range(9), 10, 12, 14, 16, 20, 24, 28, 32) if w <= top} | {top, current}
+    return tuple(sorted(values))
+
+
+def _consumption_error(inputs: LoaderInputs, mean_ms: float) -> float:
+    values = inputs.consumption
+    return 0.0 if values is None else _Z90 * block_error(values) / max(mean_ms, 1e-12)
+
+
+def _costs(
+    inputs: LoaderInputs, settings: LoaderSettings, scenario: Scenario, side: int, steps: int, seed: int
+) -> Costs:
+    """Recorded costs as sequences: whole passes over the record in its order, each begun at another batch.
+
+    Order and period of the record survive within a pass; the alignment with the workers changes between
+    passes. ``side`` moves the mean service time by the 90 % bound of its standard error, down (-1) or up
+    (+1).
+    """
+    count = len(inputs.service_cpu_ms)
+    rng = np.random.default_rng(seed)
+    passes = -(-steps // count)
+    starts = rng.integers(0, count, size=passes) if seed or passes > 1 else np.zeros(1, dtype=np.int64)
+    order = ((np.arange(count)[None, :] + starts[:, None]) % count).ravel()[:steps]
+    machine, workers = inputs.machine, settings.num_workers
+    sigma = scenario.contention
+    recorded = machine.speed([inputs.recorded_running, 1.0], sigma, sliced=False)
+    cpu, wait = inputs.service_cpu_ms * (recorded[0] / recorded[1]), inputs.service_wait_ms
+    if side:
+        error = block_error(cpu + wait) / max(float(np.mean(cpu + wait)), 1e-12)
+        factor = math.exp(side * _Z90 * min(error, 0.5))
+        cpu, wait = cpu * factor, wait * factor
+    cpu = cpu[order] + inputs.collate_ms
+    if workers and not inputs.recorded_in_worker:
+        cpu = cpu + scenario.worker_ms
+    speed = machine.speed(np.arange(workers + 4, dtype=np.float64), sigma)
+    return Costs(
+        wait=wait[order].tolist(),
+        cpu=cpu.tolist(),
+        consume=inputs.consume(),
+        receive=scenario.main_ms if workers else 0.0,
+        pin=inputs.pin_ms if settings.pin_memory else 0.0,
+        main_cpu=inputs.main_cpu_ms,
+        speed=(speed / recorded[1]).tolist(),
+        streams=math.inf if machine.storage_streams is None else machine.storage_streams,
+    )
+
+
+def _run(
+    inputs: LoaderInputs, settings: LoaderSettings, scenario: Scenario, side: int, seed: int
+) -> tuple[float, Trace]:
+    """Mean step time over the run, and the simulated steps it comes from."""
+    horizon = min(_MAX_HORIZON, max(_HORIZON, 6 * settings.num_workers * settings.prefetch_factor))
+    epoch = inputs.batches_per_epoch
+    if epoch is not None and epoch <= horizon:
+        epochs = [epoch] * max(2 if epoch > 1 else 3, min(40, horizon // epoch))
+    else:
+        epochs = [horizon]
+    steps = sum(epochs)
+    costs = _costs(inputs, settings, scenario, side, steps, seed)
+    trace = simulate(inputs, settings, costs, epochs, cold=epoch is not None)
+    ends = trace.ends
+    if epoch is not None and epoch <= horizon:
+        # the first epoch starts the workers; with persistent workers it happens once and is not the steady
+        # state
+        if settings.persistent_workers and settings.num_workers:
+            return (ends[-1] - ends[epoch - 1]) / (steps - epoch), trace
+        return ends[-1] / steps, trace
+    half = steps // 2
+    steady = (ends[-1] - ends[half - 1]) / (steps - half)
+    if epoch is None:
+        return steady, trace
+    once = settings.persistent_workers and settings.num_workers > 0
+    start = ends[half - 1] - (_start_cost(inputs, settings) if once else 0.0)
+    return (start + steady * (epoch - half)) / epoch, trace
+
+
+def _start_cost(inputs: LoaderInputs, settings: LoaderSettings) -> float:
+    """What starting the workers costs beyond waking them, ms."""
+    started = inputs.fork_ms * settings.num_workers + inputs.epoch_ms + inputs.init_ms
+    return max(0.0, started - inputs.resume_ms)
