@@ -17,7 +17,9 @@ from tracelens.trace.tables import Device, DeviceEvents, Host, HostEvents, Trace
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
-LOADER_NEXT = re.compile(r"^enumerate\((DataLoader|DataPipe)\)#|^\[pl\]\[profile\]\[.*\]\.(train_dataloader|train)_next")
+LOADER_NEXT = re.compile(
+    r"^enumerate\((DataLoader|DataPipe)\)#|^\[pl\]\[profile\]\[.*\]\.(train_dataloader|train)_next"
+)
 _LOADER_FRAME = re.compile(r"torch/utils/data/dataloader\.py\(\d+\): __next__$")
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _CAST = re.compile(r"^aten::(to|_to_copy|copy_|contiguous)$")
@@ -57,12 +59,20 @@ class Activity:
 
     def matching(self, pattern: re.Pattern[str]) -> Mask:
         """For each host event, whether its name matches."""
-        hits = np.fromiter((pattern.search(n) is not None for n in self.tables.names), dtype=bool, count=len(self.tables.names))
+        hits = np.fromiter(
+            (pattern.search(n) is not None for n in self.tables.names),
+            dtype=bool,
+            count=len(self.tables.names),
+        )
         return np.asarray(hits[self.host.name], dtype=bool)
 
     def device_matching(self, pattern: re.Pattern[str]) -> Mask:
         """For each activity of the rank's GPU, whether its name matches."""
-        hits = np.fromiter((pattern.search(n) is not None for n in self.tables.names), dtype=bool, count=len(self.tables.names))
+        hits = np.fromiter(
+            (pattern.search(n) is not None for n in self.tables.names),
+            dtype=bool,
+            count=len(self.tables.names),
+        )
         return np.asarray(hits[self.device.name], dtype=bool)
 
     @cached_property
@@ -89,17 +99,18 @@ class Activity:
     @cached_property
     def on_launching_thread(self) -> Mask:
         """For each host event, whether it is on a launching thread."""
-        return np.isin(self.host.thread, self.launching_threads)
+        return np.asarray(np.isin(self.host.thread, self.launching_threads), dtype=bool)
 
     @cached_property
     def markers(self) -> Mask:
         """ProfilerStep# ranges on the host."""
-        return (self.host.kind == Host.ANNOTATION) & self.tables.named("ProfilerStep")[self.host.name]
+        markers = self.tables.named("ProfilerStep")[self.host.name]
+        return np.asarray((self.host.kind == Host.ANNOTATION) & markers, dtype=bool)
 
     @cached_property
     def optimizer_steps(self) -> Mask:
         """Optimizer.step# ranges."""
-        return self.tables.named("Optimizer.step#")[self.host.name]
+        return np.asarray(self.tables.named("Optimizer.step#")[self.host.name], dtype=bool)
 
     @cached_property
     def optimizer(self) -> Intervals:
@@ -113,7 +124,7 @@ class Activity:
         ranged = self.matching(LOADER_NEXT)
         if ranged.any():
             return ranged
-        return (self.host.kind == Host.PYTHON) & self.matching(_LOADER_FRAME)
+        return np.asarray((self.host.kind == Host.PYTHON) & self.matching(_LOADER_FRAME), dtype=bool)
 
     @cached_property
     def next(self) -> Intervals:

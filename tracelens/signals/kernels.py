@@ -18,22 +18,53 @@ LIMITS = ("arithmetic", "memory", "small", None)
 # first match wins; across cuBLAS, cuDNN, CUTLASS, nvjet, Triton/Inductor, FlashAttention, MIOpen and Tensile names
 _FAMILIES: tuple[tuple[str, str], ...] = (
     ("attention", r"flash|fmha|attention|sdpa|_attn|attn_|\bmha_|paged_kv|fna_|mla_"),
-    ("layout", r"nchwToNhwc|nhwcToNchw|nhwcAddPadding|transpose|permute|convertTensor|tensorTransform|im2col|col2im|Im2Col"),
+    (
+        "layout",
+        r"nchwToNhwc|nhwcToNchw|nhwcAddPadding|transpose|permute|convertTensor|tensorTransform|"
+        r"im2col|col2im|Im2Col",
+    ),
     ("optimizer", r"multi_tensor|adam|FusedSgd|fused_sgd|lamb_|foreach|adagrad"),
-    ("normalisation", r"batch_?norm|bn_(fw|bw)|layer_?norm|group_?norm|rms_?norm|RowwiseMoments|GammaBeta|instance_?norm|MIOpenBatchNorm|lrn_"),
+    (
+        "normalisation",
+        r"batch_?norm|bn_(fw|bw)|layer_?norm|group_?norm|rms_?norm|RowwiseMoments|GammaBeta|"
+        r"instance_?norm|MIOpenBatchNorm|lrn_",
+    ),
     ("softmax", r"softmax"),
-    ("embedding", r"embedding|index_?select|gather|scatter|split_embedding|fbgemm|_tbe_|bounds_check|linearize_index|recat_|index_elementwise|index_put|indexing_backward"),
+    (
+        "embedding",
+        r"embedding|index_?select|gather|scatter|split_embedding|fbgemm|_tbe_|bounds_check|"
+        r"linearize_index|recat_|index_elementwise|index_put|indexing_backward",
+    ),
     ("pooling", r"pool(ing)?[_A-Z0-9]|_pool|pool\b|Pool2d|Pool3d"),
     ("loss", r"nll_loss|cross_entropy|_loss"),
-    ("convolution", r"conv|wgrad|dgrad|fprop|winograd|scudnn|cask_cudnn|fft2d|flip_filter|miopen|igemm|implicit_gemm|cudnn_infer|cudnn_train"),
+    (
+        "convolution",
+        r"conv|wgrad|dgrad|fprop|winograd|scudnn|cask_cudnn|fft2d|flip_filter|miopen|igemm|"
+        r"implicit_gemm|cudnn_infer|cudnn_train",
+    ),
     ("gemv", r"gemv|gemvx|gemv2|dot_kernel|splitKreduce"),
-    ("gemm", r"gemm|cutlass|nvjet|Cijk_|matmul|_mm_|xmma|s16816|h16816|s1688|h1688|s884|h884|wgmma|tensorop|hmma|imma|bmm|triton_tem|cublas|_(nn|nt|tn|tt)_?(n|align|stages|\d)|sgemm|scaled_mm|marlin|grouped_mm|moe_"),
+    (
+        "gemm",
+        r"gemm|cutlass|nvjet|Cijk_|matmul|_mm_|xmma|s16816|h16816|s1688|h1688|s884|h884|wgmma|"
+        r"tensorop|hmma|imma|bmm|triton_tem|cublas|_(nn|nt|tn|tt)_?(n|align|stages|\d)|sgemm|"
+        r"scaled_mm|marlin|grouped_mm|moe_",
+    ),
     ("sort", r"sort|radix|topk|topK|unique|bitonic"),
     ("random", r"distribution|philox|dropout|random|curand|bernoulli"),
-    ("reduction", r"reduce|triton_red|triton_per|cub::.*(Reduce|Scan)|DeviceScan|argmax|cumsum|scan_|norm_kernel|LpNorm"),
-    ("pointwise", r"elementwise|vectorized|unrolled|Functor|triton_poi|copy_kernel|CatArray|scalePackedTensor|upsample|interpolate|fill|where_kernel|mul_kernel|add_kernel|clamp|bias|relu|gelu|silu|sigmoid|swiglu|rotary|cast|convert|_act_|act_and_mul|uniform|arange|tril|triu|masked|quant"),
+    (
+        "reduction",
+        r"reduce|triton_red|triton_per|cub::.*(Reduce|Scan)|DeviceScan|argmax|cumsum|scan_|"
+        r"norm_kernel|LpNorm",
+    ),
+    (
+        "pointwise",
+        r"elementwise|vectorized|unrolled|Functor|triton_poi|copy_kernel|CatArray|"
+        r"scalePackedTensor|upsample|interpolate|fill|where_kernel|mul_kernel|add_kernel|clamp|"
+        r"bias|relu|gelu|silu|sigmoid|swiglu|rotary|cast|convert|_act_|act_and_mul|uniform|"
+        r"arange|tril|triu|masked|quant",
+    ),
     ("triton", r"^triton_"),
-)  # fmt: skip
+)
 _COMPILED = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _FAMILIES)
 _BOUND = {"attention": ARITHMETIC, "convolution": ARITHMETIC, "gemm": ARITHMETIC}
 
@@ -99,6 +130,8 @@ def classify(activity: Activity) -> KernelClasses:
     small = (limit >= 0) & (duration < _SMALL_NS)
     if isinstance(units, int) and units > 0:
         # less than half a wave of blocks leaves most of the GPU idle, whatever the kernel does
-        small |= (limit >= 0) & (device.blocks > 0) & (device.blocks * 2 <= units) & (duration < 10 * _SMALL_NS)
+        small |= (
+            (limit >= 0) & (device.blocks > 0) & (device.blocks * 2 <= units) & (duration < 10 * _SMALL_NS)
+        )
     limit[small] = SMALL
     return KernelClasses(limit, "kernel family, grid and duration")

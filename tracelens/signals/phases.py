@@ -39,7 +39,7 @@ class Phases:
         """Length of the window in ns."""
         return self.window[1] - self.window[0]
 
-    def shares(self) -> dict[Phase, float]:
+    def shares(self) -> dict[str, float]:
         """Share of the window of each phase; they sum to 1."""
         return {name: self.parts[name].total / self.length if self.length else 0.0 for name in PHASES}
 
@@ -52,10 +52,14 @@ def copy_rates(activity: Activity) -> dict[tuple[int, int], float]:
     """Fastest rate seen, bytes per ns, by (direction, memory kind)."""
     device = activity.device
     rates: dict[tuple[int, int], float] = {}
-    rows = np.flatnonzero(np.isin(device.kind, (Device.H2D, Device.D2H)) & (device.bytes > 0) & (device.end > device.start))
+    rows = np.flatnonzero(
+        np.isin(device.kind, (Device.H2D, Device.D2H)) & (device.bytes > 0) & (device.end > device.start)
+    )
     for row in rows:
         key = (int(device.kind[row]), int(device.pin[row]))
-        rates[key] = max(rates.get(key, 0.0), float(device.bytes[row] / (device.end[row] - device.start[row])))
+        rates[key] = max(
+            rates.get(key, 0.0), float(device.bytes[row] / (device.end[row] - device.start[row]))
+        )
     return rates
 
 
@@ -92,7 +96,9 @@ def copy_calls(activity: Activity) -> CopyCalls:
         kept.append((row, kind, pin, size, int(max(size, 0) / rate) + COPY_CALL_NS))
     columns = np.array(kept, dtype=np.int64).reshape(-1, 5).T
     row = columns[0]
-    return CopyCalls(row, activity.host.start[row], activity.host.end[row], *columns[1:4], explained=columns[4])
+    return CopyCalls(
+        row, activity.host.start[row], activity.host.end[row], columns[1], columns[2], columns[3], columns[4]
+    )
 
 
 def partition(activity: Activity, window: tuple[int, int]) -> Phases:
@@ -165,7 +171,9 @@ def split_idle(activity: Activity, idle: Intervals) -> tuple[Intervals, Interval
     device = activity.device
     if not len(idle) or not len(device):
         return idle, EMPTY
-    launched = np.where(device.launch >= 0, activity.host.start[np.maximum(device.launch, 0)], np.iinfo(np.int64).min)
+    launched = np.where(
+        device.launch >= 0, activity.host.start[np.maximum(device.launch, 0)], np.iinfo(np.int64).min
+    )
     following = np.searchsorted(device.start, idle.end, side="left")
     exists = following < len(device)
     # a gap begins where the last earlier activity ended, also where the window cuts its beginning
@@ -175,7 +183,9 @@ def split_idle(activity: Activity, idle: Intervals) -> tuple[Intervals, Interval
     return Intervals(idle.start[~queued], idle.end[~queued]), Intervals(idle.start[queued], idle.end[queued])
 
 
-def _host_parts(activity: Activity, host: Intervals, queued: Intervals, calls: CopyCalls) -> dict[str, Intervals]:
+def _host_parts(
+    activity: Activity, host: Intervals, queued: Intervals, calls: CopyCalls
+) -> dict[str, Intervals]:
     waits = Intervals.of(calls.start, calls.end).union(activity.rows_to_intervals(activity.sync_calls))
     claims = (
         ("queue_gap", queued),

@@ -25,7 +25,9 @@ class Signals(Mapping[str, Signal]):
     def __init__(self) -> None:
         self._signals: dict[str, Signal] = {}
 
-    def add(self, name: str, value: Value | None, unit: str | None, source: str, reason: str = "not recorded") -> None:
+    def add(
+        self, name: str, value: Value | None, unit: str | None, source: str, reason: str = "not recorded"
+    ) -> None:
         """Adds a signal; a None value is missing for ``reason``."""
         if isinstance(value, float) and value != value:
             value = None

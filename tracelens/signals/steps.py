@@ -20,7 +20,9 @@ from tracelens.trace.tables import Host
 Ints = NDArray[np.int64]
 
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: .*Loss|^autograd::engine::evaluate_function: ")
-COMPLETE_SHARE = 0.8  # a last step with fewer kernels than this share of the median lost some at the profiler's stop
+COMPLETE_SHARE = (
+    0.8  # a last step with fewer kernels than this share of the median lost some at the profiler's stop
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def _kernels(activity: Activity) -> Found | None:
     starts = activity.host.start[device.launch[order]][offset::period]
     covered = int(starts[-1] - starts[0]) if starts.size else 0
     low, high = activity.tables.extent
-    if starts.size < 4 or covered < 0.5 * (high - low):
+    if starts.size < 4 or covered < 0.9 * (high - low):
         return None
     return starts[:-1], starts[1:], np.arange(starts.size - 1, dtype=np.int64)
 
@@ -194,7 +196,17 @@ def _complete(activity: Activity, source: str, begin: Ints, end: Ints, number: I
     first, last, startup, incomplete = _steady(activity, source, begin, end, done, kernels)
     low = int(done[first - 1]) if first > 0 else int(begin[0])
     return Steps(
-        source, number, begin, end, done, owner, first, last, (low, int(done[last])), startup=startup, incomplete=incomplete
+        source,
+        number,
+        begin,
+        end,
+        done,
+        owner,
+        first,
+        last,
+        (low, int(done[last])),
+        startup=startup,
+        incomplete=incomplete,
     )
 
 

@@ -71,7 +71,7 @@ class TableBuilder:
                             self.old_dialect = True
                     if kind >= 0:
                         thread_key = (event.pid, event.tid)
-                        thread = threads.get(thread_key)  # type: ignore[arg-type]
+                        thread = threads.get(thread_key)
                         if thread is None:
                             thread = self._thread(event.pid, event.tid)
                         args = event.args
@@ -88,7 +88,16 @@ class TableBuilder:
                             elif args.size is not None and corr >= 0:
                                 self._sizes[corr] = _int(args.size)
                         host.append(
-                            (kind, names.setdefault(name, len(names)), thread, event.ts, event.dur, corr, ext, shape)
+                            (
+                                kind,
+                                names.setdefault(name, len(names)),
+                                thread,
+                                event.ts,
+                                event.dur,
+                                corr,
+                                ext,
+                                shape,
+                            )
                         )
                         continue
                     if kind != -2:
@@ -104,16 +113,15 @@ class TableBuilder:
                         (event.ts, _int(args.device_id) if on_device else _UNKNOWN, _int(args.memory_bytes, 0),
                          _int(args.allocated), _int(args.reserved))
                     )  # fmt: skip
-            elif phase == "M" and event.name == "thread_name" and event.args is not None:
-                if event.args.name:
-                    self.thread_names[(str(event.pid), str(event.tid))] = str(event.args.name)
+            elif phase == "M" and event.name == "thread_name" and event.args is not None and event.args.name:
+                self.thread_names[(str(event.pid), str(event.tid))] = str(event.args.name)
         if host:
-            kind, name, thread, ts, dur, corr, ext, shape = zip(*host, strict=True)
+            kinds, codes, on, ts, dur, corrs, exts, shapes = zip(*host, strict=True)
             start = nanoseconds(ts)
             end = start + np.maximum(nanoseconds(dur), 0)
             self._host.append((
-                np.array(kind, np.int8), np.array(name, np.int32), np.array(thread, np.int32), start, end,
-                np.array(corr, np.int64), np.array(ext, np.int64), np.array(shape, np.int32),
+                np.array(kinds, np.int8), np.array(codes, np.int32), np.array(on, np.int32), start, end,
+                np.array(corrs, np.int64), np.array(exts, np.int64), np.array(shapes, np.int32),
             ))  # fmt: skip
         if device:
             columns = list(zip(*device, strict=True))
@@ -121,7 +129,9 @@ class TableBuilder:
             end = start + np.maximum(nanoseconds(columns[5]), 0)
             dtypes = (np.int8, np.int32, np.int32, np.int64, None, None, np.int64, np.int64, np.int64, np.int8,
                       np.int64, np.int64, np.float64)  # fmt: skip
-            arrays = [start if i == 4 else end if i == 5 else np.array(c, dtypes[i]) for i, c in enumerate(columns)]
+            arrays = [
+                start if i == 4 else end if i == 5 else np.array(c, dtypes[i]) for i, c in enumerate(columns)
+            ]
             self._device.append(tuple(arrays))
         if memory:
             ts, index, change, allocated, reserved = zip(*memory, strict=True)
@@ -185,7 +195,7 @@ class TableBuilder:
         order = np.argsort(raw[4], kind="stable")
         raw = [column[order] for column in raw]
         launch = join_launches(host, raw[6])
-        device = DeviceEvents(*raw, launch)
+        device = DeviceEvents(*(*raw, launch))
         self._fill_sizes(device)
         shift = clock_shift(host, device)
         if shift:
@@ -193,9 +203,15 @@ class TableBuilder:
                 getattr(device, n) + shift if n in ("start", "end") else getattr(device, n) for n in device.__slots__
             ))  # fmt: skip
         base = metadata.get("baseTimeNanoseconds")
-        labels = {index: key for key, index in reversed(list(self.threads.items())) if isinstance(key[0], str) and isinstance(key[1], str)}
+        labels = {
+            index: key
+            for key, index in reversed(list(self.threads.items()))
+            if isinstance(key[0], str) and isinstance(key[1], str)
+        }
         memory = MemoryEvents(*_columns(self._memory, _MEMORY_DTYPES))
-        memory = MemoryEvents(*(getattr(memory, n)[np.argsort(memory.time, kind="stable")] for n in memory.__slots__))
+        memory = MemoryEvents(
+            *(getattr(memory, n)[np.argsort(memory.time, kind="stable")] for n in memory.__slots__)
+        )
         return TraceTables(
             host=host,
             device=device,

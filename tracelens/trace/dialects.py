@@ -31,7 +31,9 @@ OLD_DEVICE_CATEGORIES = {"Kernel": 0, "Memcpy": 1, "Memset": 2}
 OLD_CATEGORIES = frozenset({"Operator", "Runtime", *OLD_DEVICE_CATEGORIES})
 
 # old files list ranges of the profiler, frameworks and users as operators too; only names tell them apart
-_OPERATOR = re.compile(r"^\w+(::\w+)+|Backward\d*$|^record_param_comms$|^Torch-Compiled Region|^CompiledFunction")
+_OPERATOR = re.compile(
+    r"^\w+(::\w+)+|Backward\d*$|^record_param_comms$|^Torch-Compiled Region|^CompiledFunction"
+)
 _STEP = re.compile(r"^ProfilerStep\s*#\s*(\d+)")
 
 # collective kernels: the libraries, then hand-written all-reduces of inference engines and of torch's symmetric memory
@@ -40,7 +42,10 @@ _COMMUNICATION = re.compile(
     r"|(multimem|one_shot|two_shot|flashinfer|trtllm)\w*(all_?reduce|all_?gather|reduce_?scatter)|allreduce_fusion|deep_ep::",
     re.IGNORECASE,
 )
-_COPY = re.compile(r"(HtoD|HostToDevice|DtoH|DeviceToHost|DtoD|DeviceToDevice|PtoP|PeerToPeer|HtoH|HostToHost)", re.IGNORECASE)
+_COPY = re.compile(
+    r"(HtoD|HostToDevice|DtoH|DeviceToHost|DtoD|DeviceToDevice|PtoP|PeerToPeer|HtoH|HostToHost)",
+    re.IGNORECASE,
+)
 _COPY_KINDS = {
     "htod": Device.H2D, "hosttodevice": Device.H2D, "dtoh": Device.D2H, "devicetohost": Device.D2H,
     "dtod": Device.D2D, "devicetodevice": Device.D2D, "ptop": Device.P2P, "peertopeer": Device.P2P,
@@ -48,15 +53,20 @@ _COPY_KINDS = {
 }  # fmt: skip
 
 LAUNCH_CALLS = re.compile(
-    r"^(cuda|cu|hip|hipExt|hipModule|hipExtModule)?(Launch|GraphLaunch|LaunchKernel|LaunchCooperative|ModuleLaunch)", re.IGNORECASE
+    r"^(cuda|cu|hip|hipExt|hipModule|hipExtModule)?(Launch|GraphLaunch|LaunchKernel|LaunchCooperative|ModuleLaunch)",
+    re.IGNORECASE,
 )
 COPY_CALLS = re.compile(r"^(cuda|cu|hip)Memcpy", re.IGNORECASE)
 MEMSET_CALLS = re.compile(r"^(cuda|cu|hip)Memset", re.IGNORECASE)
 SYNC_CALLS = re.compile(r"^(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize", re.IGNORECASE)
 ALLOC_CALLS = re.compile(
-    r"^(cuda|cu|hip)(Malloc(?!Host)|Free(?!Host)|Mem(Alloc|Free|Create|Map|Unmap|Release|AddressReserve|SetAccess))", re.IGNORECASE
+    r"^(cuda|cu|hip)(Malloc(?!Host)|Free(?!Host)|Mem(Alloc|Free|Create|Map|Unmap|Release|AddressReserve|SetAccess))",
+    re.IGNORECASE,
 )
-HOST_ALLOC_CALLS = re.compile(r"^(cuda|cu|hip)(HostAlloc|HostMalloc|MallocHost|FreeHost|HostFree|HostRegister|MemHostAlloc|MemFreeHost)", re.IGNORECASE)
+HOST_ALLOC_CALLS = re.compile(
+    r"^(cuda|cu|hip)(HostAlloc|HostMalloc|MallocHost|FreeHost|HostFree|HostRegister|MemHostAlloc|MemFreeHost)",
+    re.IGNORECASE,
+)
 GRAPH_CALLS = re.compile(r"^(cuda|cu|hip)GraphLaunch", re.IGNORECASE)
 MODULE_CALLS = re.compile(r"^(cuda|cu|hip)(Module|Library)(Load|Get)", re.IGNORECASE)
 

@@ -83,14 +83,14 @@ class Intervals:
         if not len(self):
             return np.zeros(points.shape, dtype=bool)
         index = np.searchsorted(self.start, points, side="right") - 1
-        return (index >= 0) & (points < self.end[np.maximum(index, 0)])
+        return np.asarray((index >= 0) & (points < self.end[np.maximum(index, 0)]), dtype=bool)
 
     def measure(self, low: ArrayLike, high: ArrayLike) -> Ints:
         """For each [low, high), how many nanoseconds of it lie in the set."""
         lows, highs = np.asarray(low, dtype=np.int64), np.asarray(high, dtype=np.int64)
         if not len(self):
             return np.zeros(np.broadcast(lows, highs).shape, dtype=np.int64)
-        return np.maximum(self._before(highs) - self._before(lows), 0)
+        return np.asarray(np.maximum(self._before(highs) - self._before(lows), 0), dtype=np.int64)
 
     def _before(self, points: Ints) -> Ints:
         cumulative = np.concatenate(([0], np.cumsum(self.end - self.start)))

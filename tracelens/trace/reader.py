@@ -92,7 +92,9 @@ def read_trace(path: Path | str) -> TraceTables:
         builder.notes.append(source.damage)
     tables = builder.finish(metadata or {})
     if not len(tables.host) and not len(tables.device):
-        raise InputError(f"{path} has no operator, runtime or kernel event; was anything run inside the profiler?")
+        raise InputError(
+            f"{path} has no operator, runtime or kernel event; was anything run inside the profiler?"
+        )
     return tables
 
 
@@ -194,7 +196,9 @@ _SPLIT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|id|args|dur)"
 _BARE = re.compile(rb"(?<=[:\[,\s])-?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _LONE_BACKSLASH = re.compile(rb'\\(?!["\\/bfnrtu])|\\u(?![0-9a-fA-F]{4})')
-_NAME = re.compile(rb'("(?:name|Call stack|Python module id|Module Hierarchy)"\s*:\s*")(.*?)("\s*(?:,\s*"|\}))', re.DOTALL)
+_NAME = re.compile(
+    rb'("(?:name|Call stack|Python module id|Module Hierarchy)"\s*:\s*")(.*?)("\s*(?:,\s*"|\}))', re.DOTALL
+)
 
 
 def _repair(body: bytes, builder: TableBuilder, *, cut_off: bool) -> list[Event]:
@@ -230,7 +234,11 @@ def _events_of(body: bytes) -> list[bytes]:
 
 def _mended(part: bytes) -> Sequence[Event] | None:
     text = _CONTROL.sub(b" ", _BARE.sub(b"null", part))
-    for attempt in (text, _LONE_BACKSLASH.sub(rb"\\\\", text), _escape_quotes(_LONE_BACKSLASH.sub(rb"\\\\", text))):
+    for attempt in (
+        text,
+        _LONE_BACKSLASH.sub(rb"\\\\", text),
+        _escape_quotes(_LONE_BACKSLASH.sub(rb"\\\\", text)),
+    ):
         decoded = _decode(b"[" + attempt + b"]")
         if decoded is not None:
             return decoded
@@ -258,7 +266,11 @@ def _tamed(value: Any) -> Any:
     if not isinstance(value, dict):
         raise msgspec.ValidationError("not an event")
     args = value.get("args")
-    kept = {k: v for k, v in args.items() if isinstance(v, int | float | str | list)} if isinstance(args, dict) else None
+    kept = (
+        {k: v for k, v in args.items() if isinstance(v, int | float | str | list)}
+        if isinstance(args, dict)
+        else None
+    )
     scalar = {k: v for k, v in value.items() if isinstance(v, int | float | str)}
     kept = {k: v for k, v in (kept or {}).items() if not isinstance(v, list) or k in ("grid", "block")}
     return {**scalar, "args": kept or None}

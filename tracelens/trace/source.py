@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,15 +10,19 @@ from typing import Any
 
 from tracelens.errors import InputError
 
-try:
+_inflate: Any = zlib
+with contextlib.suppress(
+    ImportError
+):  # no wheel for this platform: the standard library does the same, slower
     from isal import isal_zlib as _inflate
-except ImportError:  # no wheel for this platform: the standard library does the same, slower
-    _inflate = zlib
 
 CHUNK = 4 << 20
 _GZIP = b"\x1f\x8b"
 _OTHERS = (
-    (b"SQLite format 3\x00", "is an SQLite file (an Nsight Systems export?); give the torch.profiler trace (.json or .json.gz)"),
+    (
+        b"SQLite format 3\x00",
+        "is an SQLite file (an Nsight Systems export?); give the torch.profiler trace (.json or .json.gz)",
+    ),
     (b"PK\x03\x04", "is a zip archive; unpack it and give the trace inside"),
     (b"\x28\xb5\x2f\xfd", "is zstd-compressed; decompress it first (zstd -d)"),
     (b"BZh", "is bzip2-compressed; decompress it first (bunzip2)"),
@@ -62,7 +67,9 @@ class Source:
         if not head:
             raise InputError(f"{self.path} is empty; was the profiler stopped before it exported?")
         if self.path.suffix.lower() in _NSIGHT_SUFFIXES:
-            raise InputError(f"{self.path} is an Nsight report; give the torch.profiler trace (.json or .json.gz) instead")
+            raise InputError(
+                f"{self.path} is an Nsight report; give the torch.profiler trace (.json or .json.gz) instead"
+            )
         for magic, what in _OTHERS:
             if head.startswith(magic):
                 raise InputError(f"{self.path} {what}")
@@ -80,7 +87,9 @@ class Source:
             except Exception as error:
                 # isal and zlib raise their own classes; either way what came before is kept
                 if members == 0 and self.size == 0:
-                    raise InputError(f"{self.path} is a damaged gzip file: nothing of it can be read") from None
+                    raise InputError(
+                        f"{self.path} is a damaged gzip file: nothing of it can be read"
+                    ) from None
                 self.truncated, self.damage = True, f"gzip stream damaged after {self.size:,} bytes ({error})"
                 return
             pending = b""

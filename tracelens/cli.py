@@ -1,0 +1,219 @@
+"""The verbs: the only place where recording and analysis meet. Heavy imports happen where they are used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from tracelens import __version__
+from tracelens.errors import InputError, TracelensError, UsageError
+
+app = typer.Typer(
+    name="tracelens", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Why is this PyTorch training job slow, and what exactly do I change?",
+)  # fmt: skip
+rules_app = typer.Typer(
+    no_args_is_help=True, help="The rules that findings come from.", rich_markup_mode=None
+)
+app.add_typer(rules_app, name="rules")
+
+_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"tracelens {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Why is this PyTorch training job slow, and what exactly do I change?"""
+
+
+_Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[PATH]...",
+        help="A bundle, a trace (.json, .json.gz), a report.html of ours, or a folder of traces. "
+        "Default: the newest run below ./tracelens-runs.",
+    ),
+]
+
+
+def _option(*names: str, metavar: str | None = None, help: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help)
+
+
+_RulesDirs = Annotated[
+    list[Path] | None, _option("--rules", metavar="DIR", help="A folder of your own rules.")
+]
+
+
+@app.command()
+def report(
+    paths: _Paths = None,
+    output: Annotated[
+        Path | None,
+        _option(
+            "-o", "--output", metavar="FILE.html",
+            help="Where the HTML report goes. Default: into the bundle, else beside the trace.",
+        ),
+    ] = None,
+    json_file: Annotated[
+        str | None, _option("--json", metavar="FILE", help="Write the result as JSON; - for stdout.")
+    ] = None,
+    markdown: Annotated[
+        str | None,
+        _option("--markdown", metavar="FILE", help="Write a Markdown block for a pull request; - for stdout."),
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        _option("--perfetto", metavar="FILE", help="Write a trace for ui.perfetto.dev: phases and steps as tracks."),
+    ] = None,
+    gpu_log: Annotated[
+        list[Path] | None, _option("--gpu-log", metavar="FILE", help="nvidia-smi CSV or dmon log.")
+    ] = None,
+    host_log: Annotated[
+        list[Path] | None, _option("--host-log", metavar="FILE", help="JSONL of per-process samples.")
+    ] = None,
+    log: Annotated[
+        list[Path] | None, _option("--log", metavar="FILE", help="Training log with step and data times.")
+    ] = None,
+    loader: Annotated[
+        Path | None, _option("--loader", metavar="FILE", help="JSON object of DataLoader settings, for bare traces.")
+    ] = None,
+    rules: _RulesDirs = None,
+    lang: Annotated[str, _option("--lang", help="Language of the report: en or zh.")] = "en",
+    no_cache: Annotated[bool, _option("--no-cache", help="Analyse afresh. Nothing is cached yet, so this is always so.")] = False,
+) -> None:  # fmt: skip
+    """Analyse a run: verdict on the terminal, report.html beside it."""
+    from tracelens.reporting import ReportOptions, run_report
+
+    run_report(ReportOptions(
+        tuple(paths or ()), output, json_file, markdown, perfetto, tuple(gpu_log or ()), tuple(host_log or ()), tuple(log or ()),
+        loader, tuple(rules or ()), lang,
+    ))  # fmt: skip
+
+
+@app.command(context_settings=_PASS_THROUGH)
+def record(
+    context: typer.Context,
+    out: Annotated[
+        Path | None,
+        _option("--out", metavar="BUNDLE", help="The bundle to write. Default: tracelens-runs/<UTC time>-<script>."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        _option(
+            "--set", metavar="[LOADER.]KEY=VALUE",
+            help="Change a DataLoader argument for this run, for example num_workers=6.",
+        ),
+    ] = None,
+    stop_after: Annotated[
+        int | None, _option("--stop-after", metavar="STEPS", help="End the job cleanly after so many steps.")
+    ] = None,
+    no_trace: Annotated[
+        bool, _option("--no-trace", help="No profiler windows: step, loader, host and GPU timelines only.")
+    ] = False,
+    no_stacks: Annotated[bool, _option("--no-stacks", help="No window with Python stacks.")] = False,
+    include_sensitive: Annotated[
+        bool, _option("--include-sensitive", help="Keep argument values, paths, host and user names.")
+    ] = False,
+    with_report: Annotated[bool, _option("--report", help="Write the report when the job ends.")] = False,
+) -> None:  # fmt: skip
+    """Record a training command, unchanged: tracelens record -- python train.py"""
+    from tracelens.record.launcher import RecordOptions
+    from tracelens.record.launcher import record as run
+
+    command = tuple(context.args)
+    if command[:1] == ("--",):
+        command = command[1:]
+    outcome = run(RecordOptions(
+        command=command, out=out, set=tuple(settings or ()), stop_after=stop_after, trace=not no_trace,
+        stacks=not no_stacks, include_sensitive=include_sensitive,
+    ))  # fmt: skip
+    if with_report and outcome.bundle is not None:
+        from tracelens.reporting import ReportOptions, run_report
+
+        try:
+            run_report(ReportOptions((outcome.bundle,)))
+        except TracelensError as error:
+            # the job's exit code is the command's, whatever becomes of the report
+            _complain(error)
+    raise typer.Exit(outcome.code)
+
+
+@rules_app.command("list")
+def rules_list(
+    rules: _RulesDirs = None,
+) -> None:
+    """One line a rule: id, class, title."""
+    from tracelens.diagnose.rules import load_rules
+
+    loaded = load_rules(tuple(rules or ()))
+    width = max(len(name) for name in loaded)
+    for rule in sorted(loaded.values(), key=lambda r: (r.is_quality, r.id)):
+        typer.echo(f"{rule.id:<{width}}  {rule.bottleneck or '-':<16}  {rule.title}")
+
+
+@rules_app.command("show")
+def rules_show(
+    rule_id: Annotated[str, typer.Argument(metavar="ID")],
+    rules: _RulesDirs = None,
+) -> None:
+    """A rule in full: when it fires, why it matters, what to do, when it is wrong."""
+    from tracelens.diagnose.rules import load_rules
+    from tracelens.diagnose.ruletext import rule_text
+
+    loaded = load_rules(tuple(rules or ()))
+    if rule_id not in loaded:
+        import difflib
+
+        near = difflib.get_close_matches(rule_id, loaded, n=1)
+        raise UsageError(
+            f"no rule {rule_id!r}" + (f"; did you mean {near[0]}?" if near else "; see tracelens rules list")
+        )
+    typer.echo(rule_text(loaded[rule_id]))
+
+
+@app.command()
+def doctor() -> None:
+    """What can be recorded here, what cannot, and the fix for each."""
+    from tracelens.record.doctor import diagnose, doctor_text
+
+    checks = diagnose()
+    typer.echo(doctor_text(checks))
+    raise typer.Exit(1 if any(check.status == "fail" for check in checks) else 0)
+
+
+def _complain(error: BaseException) -> None:
+    typer.echo(f"tracelens: {error}", err=True)
+
+
+def main() -> NoReturn:
+    """Runs the command line: one line and an exit code for every foreseen failure, never a traceback."""
+    try:
+        app(prog_name="tracelens")
+    except TracelensError as error:
+        _complain(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # the reader of our stdout has gone (a pager, head): nothing to say, nowhere to say it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except MemoryError:
+        _complain(InputError("not enough memory to read this input"))
+        sys.exit(3)
+    sys.exit(0)

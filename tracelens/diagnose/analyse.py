@@ -1,0 +1,285 @@
+"""One analysis: ranks in, Result out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracelens import __version__
+from tracelens.diagnose import verdict as decide
+from tracelens.diagnose.engine import Evaluation, evaluate_all
+from tracelens.diagnose.load import load_run
+from tracelens.diagnose.prescribe import prescribe
+from tracelens.diagnose.rules import Rule, load_rules
+from tracelens.diagnose.text import fill
+from tracelens.ingest.discover import RunInput
+from tracelens.model import (
+    RESOURCES,
+    Bottleneck,
+    Evidence,
+    Finding,
+    Gpu,
+    Missing,
+    QualityNote,
+    RankRow,
+    Result,
+    StepSummary,
+    Throughput,
+    Verdict,
+    WhatIf,
+)
+from tracelens.signals import details
+from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.catalog import rank_signals
+from tracelens.signals.communication import straggler
+from tracelens.signals.signal import Signals
+from tracelens.whatif.bounds import WhatIfs, bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One rank with its signals, what-ifs and rule outcomes."""
+
+    analysis: RankAnalysis
+    signals: Signals
+    whatifs: WhatIfs
+    evaluations: Mapping[str, Evaluation]
+    bottleneck: Bottleneck
+    reason: str | None
+
+    @property
+    def cause(self) -> str | None:
+        """The cause of the rank's own verdict."""
+        return decide.cause(self.bottleneck, self.evaluations)
+
+
+class Stages:
+    """Wall time of each stage of an analysis, in ms."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def done(self, name: str) -> None:
+        """Ends the stage that ran since the last call."""
+        now = time.perf_counter()
+        self.ms[name] = round(1000 * (now - self._last), 1)
+        self._last = now
+
+
+def analyse(run: RunInput, rule_folders: Sequence[Path] = ()) -> Result:
+    """The Result of a run. Raises InputError where nothing can be read."""
+    stages = Stages()
+    rules = load_rules(rule_folders)
+    stages.done("rules")
+    loaded = load_run(run)
+    stages.done("read")
+    judged = _judge_all(loaded.ranks, rules)
+    stages.done("diagnose")
+    return _result(run, judged, loaded.notes, stages)
+
+
+def judge(
+    analysis: RankAnalysis, rules: Mapping[str, Rule], extra: Mapping[str, Any] | None = None
+) -> Judged:
+    """Signals, what-ifs, rules and class of one rank; ``extra`` are signals that need other ranks."""
+    signals = rank_signals(analysis)
+    for name, value in (extra or {}).items():
+        signals.add(name, value, "ms" if name.endswith("_ms") else None, "all ranks")
+    whatifs = bounds(analysis)
+    evaluations = evaluate_all(rules, signals, whatifs)
+    name, reason = decide.bottleneck(whatifs, signals, evaluations)
+    return Judged(analysis, signals, whatifs, evaluations, name, reason)
+
+
+def _judge_all(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> list[Judged]:
+    late = straggler(ranks)
+    extra = {}
+    if late is not None:
+        index, waiting = late
+        number = ranks[index].rank
+        extra = {
+            "communication.late_rank": number if number is not None else index,
+            "communication.waiting_ms": max(waiting, 0.0),
+        }
+    return [judge(rank, rules, extra) for rank in ranks]
+
+
+def _together(judged: Sequence[Judged]) -> WhatIfs:
+    """The run's what-ifs: a class made free on all ranks at once, the mean over ranks."""
+    if len(judged) == 1:
+        return judged[0].whatifs
+    saving: dict[Bottleneck, float | None] = {}
+    for name in RESOURCES:
+        values = [j.whatifs.saving_ms.get(name) for j in judged]
+        known = [v for v in values if v is not None]
+        saving[name] = sum(known) / len(known) if known else None
+    step = sum(j.whatifs.step_ms for j in judged) / len(judged)
+    kinds = {j.whatifs.kind for j in judged}
+    errors = [abs(j.whatifs.error) for j in judged if j.whatifs.error is not None]
+    return WhatIfs(
+        step, saving, "replay" if kinds == {"replay"} else "bound", max(errors) if errors else None
+    )
+
+
+def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stages: Stages) -> Result:
+    whatifs = _together(judged)
+    # the run speaks through the rank whose evidence fits the run's class best: the one that saves most by it
+    name, reason = decide.bottleneck(whatifs, judged[0].signals, judged[0].evaluations)
+    lead = max(judged, key=lambda j: (j.reason is None, j.whatifs.share(name) or 0.0))
+    if len(judged) > 1:
+        name, reason = decide.bottleneck(whatifs, lead.signals, lead.evaluations)
+    analysis, signals, evaluations = lead.analysis, lead.signals, lead.evaluations
+    verdict = Verdict(
+        name, decide.cause(name, evaluations), decide.confidence(name, whatifs, signals, evaluations),
+        decide.headline(name, reason, whatifs, signals, evaluations),
+    )  # fmt: skip
+    advice = prescribe(verdict, lead.analysis, signals, evaluations, whatifs)
+    shares: dict[str, float | None] = {**analysis.phases.shares()}
+    stages.done("prescribe")
+    result = Result(
+        verdict=verdict,
+        steps=_steps(analysis, signals),
+        throughput=Throughput(_number(signals, "throughput.samples_per_s"), analysis.batch_size),
+        phases=shares,
+        gpu=Gpu(signals.number("gpu.busy"), _gpu_name(analysis)),
+        what_if=what_if(whatifs),
+        ruled_out=decide.ruled_out(name, whatifs) if name != "inconclusive" else (),
+        missing=tuple(Missing(s.name, s.reason or "not recorded") for s in signals.values() if s.value is None),
+        findings=_findings(evaluations, signals, analysis),
+        recommendations=advice.recommendations,
+        plan=advice.plan,
+        declined=advice.declined,
+        memory=advice.memory,
+        quality=_quality(evaluations, signals, notes),
+        ranks=tuple(_rank_row(j) for j in judged),
+        inputs=_inputs(run, judged),
+        environment=_environment(analysis),
+        step_rows=details.step_rows(analysis),
+        host_split=details.host_split(analysis),
+        occupancy=details.occupancy(analysis),
+        timeline=details.timeline(analysis),
+        series=details.series(analysis),
+        curves=advice.curves,
+        kernels=details.kernel_rows(analysis),
+        rules_checked={e.rule.id: e.outcome for e in evaluations.values()},
+        tool={"version": __version__, "stage_ms": stages.ms},
+    )  # fmt: skip
+    stages.done("assemble")
+    return result
+
+
+def _number(signals: Signals, name: str) -> float | None:
+    return signals.number(name)
+
+
+def _steps(analysis: RankAnalysis, signals: Signals) -> StepSummary:
+    steps = analysis.steps
+    if not steps.count:
+        return StepSummary(0, 0, None, None, None, None)
+    return StepSummary(
+        steps.count, steps.steady, signals.number("steps.mean_ms"), signals.number("steps.median_ms"),
+        signals.number("steps.p95_ms"), steps.source,
+    )  # fmt: skip
+
+
+def what_if(whatifs: WhatIfs) -> WhatIf:
+    """The schema's what-ifs: speed-ups by class."""
+    return WhatIf(
+        **{name: whatifs.speedup(name) for name in RESOURCES}, kind=whatifs.kind, replay_error=whatifs.error
+    )
+
+
+def _findings(
+    evaluations: Mapping[str, Evaluation], signals: Signals, analysis: RankAnalysis
+) -> tuple[Finding, ...]:
+    fired = [e for e in evaluations.values() if e.outcome == "fired" and not e.rule.is_quality]
+    fired.sort(key=lambda e: -(e.saving_ms or 0.0))
+    return tuple(
+        Finding(
+            rule=e.rule.id, title=e.rule.title, saving_ms_per_step=e.saving_ms, evidence=_evidence(e, signals),
+            bottleneck=e.rule.bottleneck, phase=e.rule.phase, advice=fill(e.rule.advice, signals) or None,
+            why=" ".join(str(e.rule.doc.get("why", "")).split()) or None,
+            operators=details.operator_names(analysis, e.rule.id),
+        )
+        for e in fired
+    )  # fmt: skip
+
+
+def _evidence(evaluation: Evaluation, signals: Signals) -> tuple[Evidence, ...]:
+    names = [*evaluation.rule.evidence, *evaluation.rule.requires]
+    found = []
+    for name in dict.fromkeys(names):
+        signal = signals.get(name)
+        if signal is not None and signal.value is not None:
+            found.append(Evidence(signal.name, signal.value, signal.unit, signal.source))
+    return tuple(found)
+
+
+def _quality(
+    evaluations: Mapping[str, Evaluation], signals: Signals, notes: Sequence[str]
+) -> tuple[QualityNote, ...]:
+    fired = [
+        QualityNote(e.rule.id, fill(e.rule.advice, signals))
+        for e in evaluations.values()
+        if e.outcome == "fired" and e.rule.is_quality
+    ]
+    return (*fired, *(QualityNote("quality.input", note) for note in notes))
+
+
+def _rank_row(judged: Judged) -> RankRow:
+    return RankRow(
+        judged.analysis.rank,
+        judged.analysis.step_ms,
+        {**judged.analysis.phases.shares()},
+        judged.bottleneck,
+        judged.cause,
+    )
+
+
+def _gpu_name(analysis: RankAnalysis) -> str | None:
+    gpu = analysis.activity.gpu
+    name = analysis.tables.device_properties(gpu).get("name") if gpu is not None else None
+    return str(name) if name else None
+
+
+def _inputs(run: RunInput, judged: Sequence[Judged]) -> dict[str, Any]:
+    return {
+        "title": run.title,
+        "paths": [p.name for p in run.paths],
+        "ranks": len(judged),
+        "settings": dict(judged[0].analysis.settings),
+        "events": sum(j.analysis.tables.report.events for j in judged),
+        "dialect": judged[0].analysis.tables.report.dialect,
+    }
+
+
+_ENVIRONMENT = (
+    "schemaVersion",
+    "cuda_runtime_version",
+    "cuda_driver_version",
+    "cupti_version",
+    "hip_runtime_version",
+    "with_stack",
+    "record_shapes",
+    "profile_memory",
+)
+
+
+def _environment(analysis: RankAnalysis) -> dict[str, Any]:
+    metadata = analysis.tables.metadata
+    found = {key: metadata[key] for key in _ENVIRONMENT if isinstance(metadata.get(key), int | float | str)}
+    gpu = analysis.activity.gpu
+    properties = analysis.tables.device_properties(gpu) if gpu is not None else {}
+    if properties:
+        found["gpu"] = str(properties.get("name") or "unknown")
+        if isinstance(properties.get("numSms"), int):
+            found["gpu_multiprocessors"] = properties["numSms"]
+        if isinstance(properties.get("totalGlobalMem"), int):
+            found["gpu_memory_bytes"] = properties["totalGlobalMem"]
+    if analysis.tables.world_size:
+        found["world_size"] = analysis.tables.world_size
+    return found

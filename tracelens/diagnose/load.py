@@ -1,0 +1,118 @@
+"""From a RunInput to analysed ranks: traces read, logs read and laid over the trace's clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracelens.errors import InputError
+from tracelens.ingest.align import align
+from tracelens.ingest.discover import RankInput, RunInput
+from tracelens.ingest.gpu_log import read_gpu_log
+from tracelens.ingest.host_jsonl import read_host_log
+from tracelens.ingest.tables import GpuLog, HostLog
+from tracelens.signals.analysis import RankAnalysis
+from tracelens.trace.reader import read_trace
+from tracelens.trace.tables import TraceTables
+
+_MARGIN_NS = 2_000_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """The analysed ranks (those with a trace), and what could not be read."""
+
+    ranks: tuple[RankAnalysis, ...]
+    notes: tuple[str, ...]
+
+
+def load_run(run: RunInput) -> LoadedRun:
+    """Reads every rank. One unreadable trace among several is a note; if none can be read, InputError."""
+    ranks: list[RankAnalysis] = []
+    notes: list[str] = list(run.notes)
+    failures: list[InputError] = []
+    for position, given in enumerate(run.ranks):
+        tables = _tables(given, notes, failures)
+        if tables is None:
+            continue
+        number = given.rank if given.rank is not None else tables.rank
+        if number is None and len(run.ranks) > 1:
+            number = position
+        ranks.append(_with_logs(tables, given, number, notes))
+    if not ranks and failures:
+        raise failures[0]
+    ranks.sort(key=lambda r: r.rank if r.rank is not None else 0)
+    return LoadedRun(
+        tuple(_one_per_rank(ranks, notes)), tuple(dict.fromkeys([*notes, *(str(f) for f in failures)]))
+    )
+
+
+def _tables(given: RankInput, notes: list[str], failures: list[InputError]) -> TraceTables | None:
+    """The rank's timing trace: of several windows the first that can be read (lean windows come first)."""
+    for path in given.traces:
+        try:
+            tables = read_trace(path)
+        except InputError as error:
+            failures.append(error)
+            continue
+        if len(given.traces) > 1:
+            notes.append(f"{path.name} of {len(given.traces)} windows was used for timing")
+        return tables
+    return None
+
+
+def _with_logs(tables: TraceTables, given: RankInput, rank: int | None, notes: list[str]) -> RankAnalysis:
+    low, high = tables.extent
+    window = (tables.base_ns + low, tables.base_ns + high)
+    gpu = _placed(given.gpu_logs, read_gpu_log, window, notes)
+    host = _placed(given.host_logs, read_host_log, window, notes)
+    analysis = RankAnalysis(tables, given.loader, gpu, host, rank)  # type: ignore[arg-type]
+    if gpu is not None and isinstance(gpu, GpuLog) and len(gpu.gpus) > 1:
+        analysis = dataclasses.replace(analysis, gpu_log=_own_gpu(gpu, analysis, notes))
+    return analysis
+
+
+def _placed(
+    paths: Sequence[Path], read: object, window: tuple[int, int], notes: list[str]
+) -> GpuLog | HostLog | None:
+    for path in paths:
+        log = read(path)  # type: ignore[operator]
+        placed = align(log, *window, margin_ns=_MARGIN_NS if window[1] - window[0] < _MARGIN_NS else 0)
+        if placed.log is None or not len(placed.log):
+            notes.append(placed.message)
+            continue
+        if placed.ambiguous or placed.offset_ns:
+            notes.append(placed.message)
+        notes.extend(log.notes)
+        return placed.log  # type: ignore[no-any-return]
+    return None
+
+
+def _own_gpu(log: GpuLog, analysis: RankAnalysis, notes: list[str]) -> GpuLog:
+    """The rows of the rank's own GPU: by rank where the recorder wrote it, else by the trace's device index."""
+    if analysis.rank is not None and (log.rank == analysis.rank).any():
+        return log.take(log.rank == analysis.rank)
+    index = analysis.activity.gpu
+    chosen = log.of(index) if index is not None else log
+    if not len(chosen):
+        notes.append(f"{log.source} has no GPU {index}; all its GPUs were taken together")
+        return log
+    notes.append(
+        f"of the {len(log.gpus)} GPUs in {log.source}, number {index} was taken for this process (by index; visible devices may differ)"
+    )
+    return chosen
+
+
+def _one_per_rank(ranks: list[RankAnalysis], notes: list[str]) -> list[RankAnalysis]:
+    """Several traces of one rank are windows of one run: the one with most steady steps is used."""
+    chosen: dict[int | None, RankAnalysis] = {}
+    for rank in ranks:
+        known = chosen.get(rank.rank)
+        if known is None or rank.steps.steady > known.steps.steady:
+            chosen[rank.rank] = rank
+    if len(chosen) < len(ranks):
+        notes.append(
+            f"{len(ranks) - len(chosen)} more trace(s) of the same rank were read; the one with most steps was used"
+        )
+    return list(chosen.values())

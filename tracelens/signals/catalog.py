@@ -1,0 +1,107 @@
+"""All signals of one rank, in one place: what rules test, findings show and the result lists as missing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens.model import PHASES
+from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.communication import communication_signals
+from tracelens.signals.gpuwork import gpu_signals
+from tracelens.signals.hostwork import host_signals
+from tracelens.signals.loader import loader_signals
+from tracelens.signals.machine import machine_signals
+from tracelens.signals.quality import quality_signals
+from tracelens.signals.signal import Signals
+from tracelens.signals.transfer import transfer_signals
+
+
+def rank_signals(analysis: RankAnalysis) -> Signals:
+    """Every signal of a rank, each with its unit and source or the reason why it is missing."""
+    out = Signals()
+    _steps(analysis, out)
+    shares = analysis.phases.shares()
+    for phase in PHASES:
+        out.add(f"phase.{phase}", shares[phase], "share", "trace")
+    loader_signals(analysis, out)
+    transfer_signals(analysis, out)
+    host_signals(analysis, out)
+    gpu_signals(analysis, out)
+    machine_signals(analysis, out)
+    communication_signals(analysis, out)
+    quality_signals(analysis, out)
+    _derived(analysis, out)
+    return out
+
+
+def _steps(analysis: RankAnalysis, out: Signals) -> None:
+    steps = analysis.steps
+    out.add("steps.count", steps.count, "count", "trace")
+    out.add("steps.steady", steps.steady, "count", "trace")
+    durations = steps.durations / 1e6
+    if not durations.size:
+        # without steps the whole window is one piece of work
+        out.add("steps.mean_ms", analysis.length / 1e6, "ms", "trace (whole window)")
+        out.missing("no steps were found", "steps.median_ms", "steps.p95_ms")
+        return
+    out.add("steps.mean_ms", float(durations.mean()), "ms", "trace")
+    out.add("steps.median_ms", float(np.median(durations)), "ms", "trace")
+    out.add("steps.p95_ms", float(np.percentile(durations, 95)), "ms", "trace")
+    batch = analysis.batch_size
+    out.add(
+        "throughput.samples_per_s",
+        batch / float(durations.mean()) * 1e3 if batch else None,
+        "samples/s",
+        "trace and loader settings",
+        "the batch size was not recorded (--loader)",
+    )
+
+
+def _derived(analysis: RankAnalysis, out: Signals) -> None:
+    """Signals that join two sources."""
+    mode = out.value("load.mode")
+    main, worker = out.number("machine.main_cpu"), out.number("machine.worker_cpu")
+    out.add(
+        "load.thread_cores",
+        main if mode == "main_process" else None,
+        "cores",
+        "host log",
+        "samples are not made in the training process, or no host log",
+    )
+    out.add(
+        "load.worker_thread_cores",
+        worker if mode == "workers" else None,
+        "cores",
+        "host log",
+        "no worker process, or no host log",
+    )
+    known = [
+        v for v in (out.number("load.thread_cores"), out.number("load.worker_thread_cores")) if v is not None
+    ]
+    out.add("load.busiest_cores", max(known) if known else None, None, "host log")
+    rate, link = out.number("transfer.h2d_gb_s"), out.number("pcie.link_gb_s")
+    out.add(
+        "transfer.link_use",
+        rate / link if rate and link else None,
+        "share",
+        "trace and GPU log",
+        "no copy rate or no PCIe link state",
+    )
+    drop, compute = _clock_loss(analysis), out.number("phase.compute")
+    length = out.number("steps.mean_ms")
+    slowed = (
+        drop * compute * length if drop is not None and compute is not None and length is not None else None
+    )
+    out.add("gpu.throttle_saving_ms", slowed, "ms", "GPU log and trace", "no clocks in a GPU log")
+    out.add("quality.baseline", False, None, "trace")
+
+
+def _clock_loss(analysis: RankAnalysis) -> float | None:
+    """Mean loss of SM clock against the highest seen (or the device's maximum) while the trace ran."""
+    log = analysis.gpu_log
+    if log is None:
+        return None
+    clock = log.sm_clock_mhz[np.isfinite(log.sm_clock_mhz)]
+    if not clock.size:
+        return None
+    return 1 - float(clock.mean() / np.percentile(clock, 95))

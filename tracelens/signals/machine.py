@@ -1,0 +1,120 @@
+"""Signals about the machine: cores, how busy they are and with whom, storage waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracelens.ingest.tables import HostLog, ProcessTable
+from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.signal import Signals
+
+LOG = "host log"
+_NAMES = (
+    "machine.system_cpu", "machine.iowait", "machine.main_cpu", "machine.worker_cpu", "machine.workers", "machine.affinity",
+    "machine.quota_cores", "machine.throttled", "machine.main_threads", "machine.worker_threads", "machine.run_delay",
+    "machine.dev_shm_used_share", "machine.memory_used_share", "machine.swap_used", "machine.psi_io", "machine.psi_memory", "machine.worker_read_bytes_s",
+)  # fmt: skip
+
+
+def machine_signals(analysis: RankAnalysis, out: Signals) -> None:
+    """``machine.*`` from the host log; the core count from the settings where no log has it."""
+    log = analysis.host_log
+    count = analysis.settings.get("cpu_count")
+    if log is not None and len(log):
+        _sampled(log, out, analysis.rank)
+        cores = _mean(log.cpu_count)
+        count = int(cores) if cores else count
+    out.missing("no host log (a recorded bundle or --host-log)", *_NAMES)
+    out.add(
+        "machine.cores",
+        count if isinstance(count, int) else None,
+        "count",
+        LOG,
+        "the core count was not recorded",
+    )
+    usable = [
+        v
+        for v in (
+            out.number("machine.cores"),
+            out.number("machine.affinity"),
+            out.number("machine.quota_cores"),
+        )
+        if v
+    ]
+    out.add(
+        "machine.usable_cores",
+        min(usable) if usable else None,
+        "count",
+        LOG,
+        "the core count was not recorded",
+    )
+
+
+def _mean(values: Any) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
+
+
+def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
+    def share(name: str, value: float | None, scale: float = 100.0) -> None:
+        out.add(name, None if value is None else value / scale, "share", LOG)
+
+    share("machine.system_cpu", _mean(log.system_cpu_percent))
+    share("machine.iowait", _mean(log.iowait_percent))
+    share("machine.psi_io", _mean(log.psi_io))
+    share("machine.psi_memory", _mean(log.psi_memory))
+    processes = log.processes
+    mine = processes.take((processes.rank == rank) | (processes.rank < 0)) if rank is not None else processes
+    main, workers = mine.role_is("main"), mine.role_is("worker")
+    out.add("machine.main_cpu", _scaled(_mean(main.cpu_percent)), "cores", LOG)
+    out.add("machine.main_threads", _mean(main.num_threads), "count", LOG)
+    counts = np.bincount(workers.row, minlength=len(log)) if len(workers) else np.zeros(len(log))
+    out.add("machine.workers", float(np.median(counts)) if len(processes) else None, "count", LOG)
+    out.add(
+        "machine.worker_cpu", _scaled(_mean(workers.cpu_percent)), "cores", LOG, "no worker process was seen"
+    )
+    out.add("machine.worker_threads", _mean(workers.num_threads), "count", LOG, "no worker process was seen")
+    delay = _mean(mine.run_delay_share)
+    out.add("machine.run_delay", delay, "cores", LOG, "no run-queue delays in the log")
+    affinity = main.affinity_count[np.isfinite(main.affinity_count)]
+    worker_affinity = workers.affinity_count[np.isfinite(workers.affinity_count)]
+    both = [float(a.min()) for a in (affinity, worker_affinity) if a.size]
+    out.add("machine.affinity", min(both) if both else None, "count", LOG)
+    out.add("machine.quota_cores", _mean(log.quota_cores), "count", LOG, "no cgroup quota")
+    periods, throttled = _growth(log.nr_periods), _growth(log.nr_throttled)
+    out.add(
+        "machine.throttled",
+        throttled / periods if periods and throttled is not None else None,
+        "share",
+        LOG,
+        "no cgroup quota",
+    )
+    share("machine.dev_shm_used_share", _mean(log.dev_shm_used / log.dev_shm_total), 1.0)
+    share("machine.memory_used_share", _mean(1 - log.mem_available / log.mem_total), 1.0)
+    out.add("machine.swap_used", _mean(log.swap_used), "bytes", LOG)
+    out.add("machine.worker_read_bytes_s", _read_rate(mine), "bytes/s", LOG)
+
+
+def _scaled(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _growth(counter: Any) -> float | None:
+    known = counter[np.isfinite(counter)]
+    return float(known[-1] - known[0]) if known.size >= 2 else None
+
+
+def _read_rate(processes: ProcessTable) -> float | None:
+    """Bytes a second that all the job's processes together read."""
+    total = 0.0
+    seen = False
+    for pid in np.unique(processes.pid):
+        rows = processes.take((processes.pid == pid) & np.isfinite(processes.read_bytes))
+        if len(rows) >= 2 and rows.t_ns[-1] > rows.t_ns[0]:
+            total += max(float(rows.read_bytes[-1] - rows.read_bytes[0]), 0.0) / (
+                (rows.t_ns[-1] - rows.t_ns[0]) / 1e9
+            )
+            seen = True
+    return total if seen else None

@@ -1,0 +1,58 @@
+"""Signals about the recording itself: what is missing, repaired, cut off, or too little."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.signal import Signals
+from tracelens.trace.dialects import LAUNCH_CALLS
+from tracelens.trace.tables import Device, Host
+
+TRACE = "trace"
+
+
+def quality_signals(analysis: RankAnalysis, out: Signals) -> None:
+    """``quality.*``: counts and shares that the quality rules test."""
+    report, steps, activity = analysis.tables.report, analysis.steps, analysis.activity
+    out.add("quality.steps", steps.steady, "count", TRACE)
+    out.add("quality.step_source", steps.source or "none", None, TRACE)
+    out.add("quality.truncated", report.truncated, None, TRACE)
+    out.add("quality.skipped_events", report.skipped, "count", TRACE)
+    out.add("quality.repaired_events", report.repaired, "count", TRACE)
+    out.add("quality.zero_time_events", report.zero_time, "count", TRACE)
+    out.add("quality.clock_shift_ms", report.clock_shift_ns / 1e6, "ms", TRACE)
+    out.add("quality.graph_launches", activity.graph_launches, "count", TRACE)
+    out.add("quality.cpu_only", not analysis.has_gpu, None, TRACE)
+    out.add("quality.other_gpus", activity.other_gpus, "count", TRACE)
+    out.add("quality.other_share", analysis.phases.shares()["other"], "share", TRACE)
+    out.add("quality.queued_share", analysis.phases.queued.total / max(analysis.length, 1), "share", TRACE)
+    stacks = bool((activity.host.kind == Host.PYTHON).any())
+    out.add("quality.stacks", stacks, None, TRACE)
+    _coverage(analysis, out)
+    if steps.steady >= 2:
+        durations = steps.durations.astype(float)
+        out.add("quality.step_cv", float(durations.std() / durations.mean()), "ratio", TRACE)
+    out.missing("fewer than two steady steps", "quality.step_cv")
+
+
+def _coverage(analysis: RankAnalysis, out: Signals) -> None:
+    """``coverage``: share of launches in the window whose kernel was recorded; ``unlaunched``: kernels without a launch."""
+    activity = analysis.activity
+    device, host = activity.device, activity.host
+    launched = activity.calls(LAUNCH_CALLS)
+    rows = launched[
+        (host.start[launched] >= analysis.window[0])
+        & (host.start[launched] < analysis.window[1])
+        & (host.corr[launched] > 0)
+    ]
+    if not rows.size:
+        out.missing("no launch call in the steady window", "quality.coverage")
+    else:
+        out.add("quality.coverage", float(np.isin(host.corr[rows], device.corr).mean()), "share", TRACE)
+    kernels = analysis.in_window & (device.kind <= Device.COMMUNICATION)
+    if kernels.any():
+        first = host.start[0] if len(host) else 0
+        unlaunched = kernels & (device.launch < 0) & (device.start > first)
+        out.add("quality.unlaunched_share", float(unlaunched.sum() / kernels.sum()), "share", TRACE)
+    out.missing("no kernel in the steady window", "quality.unlaunched_share")

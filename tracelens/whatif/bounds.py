@@ -1,0 +1,67 @@
+"""What-ifs where no replay is possible: a class saves at most its own phase's share of the step.
+
+Waits overlap and re-appear elsewhere, so these are upper bounds, marked ``bound``, and confidence stays at 0.8 or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tracelens.model import RESOURCES, Bottleneck
+from tracelens.signals import kernels
+from tracelens.signals.analysis import RankAnalysis
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfs:
+    """Milliseconds a step that each class would save if it were free; None where that is unknown.
+
+    ``step_ms`` is today's mean step; ``error`` the relative error of the unchanged replay.
+    """
+
+    step_ms: float
+    saving_ms: Mapping[Bottleneck, float | None]
+    kind: Literal["replay", "bound"]
+    error: float | None = None
+
+    def share(self, resource: Bottleneck) -> float | None:
+        """Saving as a share of the step."""
+        saving = self.saving_ms.get(resource)
+        return saving / self.step_ms if saving is not None and self.step_ms > 0 else None
+
+    def speedup(self, resource: Bottleneck) -> float | None:
+        """Ratio of throughputs with the class free; None where unknown, capped where nothing would remain."""
+        share = self.share(resource)
+        return None if share is None else 1 / max(1 - share, 1e-3)
+
+
+def bounds(analysis: RankAnalysis) -> WhatIfs:
+    """Bounds from phase shares; queued gaps are never recovered by freeing ``cpu``."""
+    phases = analysis.phases
+    step_ms = analysis.length / analysis.step_count / 1e6
+
+    def ms(length: float) -> float:
+        return analysis.per_step_ms(length)
+
+    saving: dict[Bottleneck, float | None] = dict.fromkeys(RESOURCES)
+    if not analysis.has_gpu:
+        # without a GPU, freeing cpu frees loading and stalls while operators stay (design section 5)
+        saving["cpu"] = ms(phases.parts["load"].total + phases.parts["host"].total)
+        saving |= {"h2d_copy": 0.0, "communication": 0.0, "gpu": 0.0}
+        return WhatIfs(step_ms, saving, "bound")
+    host = phases.parts["load"].union(phases.parts["host"]).intersect(phases.starved)
+    saving["cpu"] = ms(host.total)
+    saving["h2d_copy"] = ms(phases.parts["transfer"].total)
+    saving["communication"] = ms(phases.parts["communication"].total)
+    compute = ms(phases.parts["compute"].total)
+    shares = {
+        limit: analysis.kernels.share(analysis.activity, limit, analysis.in_window) for limit in range(4)
+    }
+    if shares[kernels.MEMORY] is None:
+        saving["gpu"] = saving["memory_bandwidth"] = None if compute else 0.0
+    else:
+        saving["memory_bandwidth"] = compute * (shares[kernels.MEMORY] or 0.0)
+        saving["gpu"] = compute * ((shares[kernels.ARITHMETIC] or 0.0) + (shares[kernels.SMALL] or 0.0))
+    return WhatIfs(step_ms, saving, "bound")
