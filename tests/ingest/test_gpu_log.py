@@ -1,4 +1,4 @@
-# ruff: noqa: E501  (log lines are quoted as they come)
+
 from __future__ import annotations
 
 import gzip

@@ -1,19 +1,15 @@
-# ruff: noqa: E501  (scripts and tables read better in one line)
 """The real nvidia-ml-py against a fake libnvidia-ml.so.1 that plays scripted GPUs."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from fake_nvml import record
-
+from tests.record.fake_nvml import record
 from tracelens.ingest import read_gpu_log
 from tracelens.record.nvml_visibility import Gpu, find, visible
 

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from fake_nvml import lines, sampler, wait_for
-
+from tests.record.fake_nvml import lines, sampler, wait_for
 from tracelens.ingest import read_host_log
 from tracelens.record.lines import LineFile
 from tracelens.record.pace import Pace
@@ -174,17 +173,21 @@ def test_oversubscribed_threads_show_as_cpu_and_run_queue_delay(bundle: Path) ->
         root.kill()
         root.wait()
     finish(process)
-    log = read_host_log(bundle / "host.jsonl").processes.role_is("main")
+    host_log = read_host_log(bundle / "host.jsonl")
+    log = host_log.processes.role_is("main")
     settled = log.t_ns > log.t_ns[0] + 10**9
-    # other people may use the machine too: what is asked for is more than one core, and threads that wait
-    if len(allowed) > 1:
-        assert log.cpu_percent[settled].mean() > 120
-    assert log.cpu_percent[settled].mean() < 100 * len(allowed) + 15
-    delays = log.run_delay_ms[log.run_delay_ms == log.run_delay_ms]
+    cores = log.cpu_percent[settled].mean() / 100
+    whole = np.nanmean(host_log.system_cpu_percent) / 100 * host_log.cpu_count[0]
+    assert cores < len(allowed) + 0.15
+    # several hundred percent as far as the cores allow, unless others use the machine at the same time
+    if len(allowed) > 1 and whole - cores < 0.3:
+        assert cores > 1.2
+    delays = log.run_delay_ms[np.isfinite(log.run_delay_ms)]
     assert len(delays) >= 2
     assert (delays > 100).all()
-    shares = log.run_delay_share[log.run_delay_share == log.run_delay_share]
-    assert shares[-1] > 0.5
+    # four threads want a core all the time: what they did not get, they waited for
+    waiting = np.nanmean(log.run_delay_share)
+    assert 2.5 < cores + waiting < 4.5
     assert log.num_threads[settled].min() >= 5
     assert log.affinity_count[-1] == len(allowed)
 
