@@ -98,6 +98,10 @@ def test_axe_finds_nothing(open_report: Open, name: str, scheme: str, lang: str)
     axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     opened = open_report(name, color_scheme=scheme, lang=lang)
     opened.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    # rows of one table are alike: a few of each keep this fast
+    opened.page.evaluate(
+        "document.querySelectorAll('tbody tr:nth-child(n + 6)').forEach(one => one.remove())"
+    )
     opened.page.evaluate((resources.files(axe) / "axe.min.js").read_text("utf-8"))
     found = opened.page.evaluate(
         "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"

@@ -3,13 +3,16 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from tests.render import samples
 from tracelens.errors import UsageError
 from tracelens.model import Curve, Result, Series, Span, Timeline
+from tracelens.render.embedded import read_embedded
 from tracelens.render.html import html_report, prose
+from tracelens.render.model_io import result_from_json
 
 VOID = {"meta", "br", "img", "input", "link", "hr"}
 LIMIT = 400_000
@@ -212,11 +215,13 @@ def test_odd_but_legal_results_do_not_break_it() -> None:
         replace(base, series=(Series("a", "A", "W", (), ()), Series("b", "B", "W", (0.0, 0.0), (1.0, 1.0)))),
         replace(base, curves=(Curve("n", "N", "x", (), ()), Curve("n", "N", "x", (1.0, 1.0), (2.0, 2.0)))),
         replace(base, timeline=Timeline(5.0, (), ((0, 9.0),))),
+        replace(base, what_if=replace(base.what_if, kind="bound")),
         replace(base, tool={}, inputs={}, environment={"a": {"b": {"c": []}}}),
         replace(base, verdict=replace(base.verdict, cause=None, headline="")),
     )
     for result in odd:
-        _parse(html_report(result))
+        page = _parse(html_report(result))
+        assert {link["href"] for link in page.all("a")} <= {f"#{one.get('id')}" for _, one in page.elements}
 
 
 def test_long_tables_say_what_they_leave_out() -> None:
@@ -229,3 +234,18 @@ def test_long_tables_say_what_they_leave_out() -> None:
     text = _parse(html_report(many)).text
     assert "The first 64 of 600 ranks are drawn" in text
     assert "The first 500 of 600 rows" in text
+
+
+def test_the_head_points_to_what_weakens_it() -> None:
+    html = html_report(samples.four_ranks())
+    for link in ("#what-if", "#quality", "#missing"):
+        assert f'<a href="{link}">' in html.split("<nav")[0]
+    assert 'class="caveats"' not in html_report(samples.healthy())
+
+
+@pytest.mark.parametrize("name", samples.ALL)
+def test_a_report_read_back_is_the_same_report(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(html_report(samples.ALL[name]()), "utf-8")
+    again = html_report(result_from_json(read_embedded(path)))
+    assert again == html_report(result_from_json(samples.ALL[name]().to_json()))

@@ -92,6 +92,7 @@ class Page:
     rule_groups: tuple[tuple[str, tuple[str, ...]], ...]
     legend: tuple[tuple[str, str, str], ...]
     to_record: tuple[str, ...]
+    caveats: tuple[tuple[str, str], ...]
     version: str | None
 
 
@@ -103,6 +104,7 @@ def build_page(result: Result, show: Display, title: str | None = None) -> Page:
     healthy = verdict.bottleneck in ("none", "inconclusive")
     run = run_name(result)
     version = result.tool.get("version")
+    parts = sections(result, show)
     return Page(
         title=one_line(title or run or words("ui.report")),
         run=run,
@@ -115,7 +117,7 @@ def build_page(result: Result, show: Display, title: str | None = None) -> Page:
         confidence_text=words("confidence.sentence", word=word, number=number),
         top=_top(result, show),
         stats=_stats(result, show),
-        sections=sections(result, show),
+        sections=parts,
         changes=tuple(_change(one, show) for one in result.recommendations),
         findings=tuple(_finding(one, show) for one in result.findings),
         rule_groups=_rule_groups(result, show),
@@ -123,8 +125,21 @@ def build_page(result: Result, show: Display, title: str | None = None) -> Page:
         to_record=tuple(one_line(m.reason) for m in result.missing[:3])
         if verdict.bottleneck == "inconclusive"
         else (),
+        caveats=_caveats(result, {one.ident for one in parts}, show),
         version=one_line(str(version)) if version is not None else None,
     )
+
+
+def _caveats(result: Result, shown: set[str], show: Display) -> tuple[tuple[str, str], ...]:
+    """(section, words) of what a reader should know beside the confidence, where the section is shown."""
+    caveats = []
+    if result.what_if.kind == "bound":
+        caveats.append(("what-if", show.words("ui.bounds")))
+    if result.quality:
+        caveats.append(("quality", show.words("ui.quality_notes", count=len(result.quality))))
+    if result.missing:
+        caveats.append(("missing", show.words("ui.not_measured", count=len(result.missing))))
+    return tuple(one for one in caveats if one[0] in shown)
 
 
 def _top(result: Result, show: Display) -> TopChange | None:
