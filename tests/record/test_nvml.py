@@ -282,4 +282,6 @@ def test_bare_uuids_as_torch_prints_them() -> None:
     gpus = [Gpu(0, AA, "H100"), Gpu(1, BB, "T4")]
     assert find(BB[4:].upper(), gpus) == BB
     assert find("", gpus) is None
+    mig = Gpu(0, "MIG-11111111-aaaa-bbbb-cccc-dddddddddddd", "A100 MIG", "01", True, AA)
+    assert find("GPU-11111111-aaaa-bbbb-cccc-dddddddddddd", [*gpus, mig]) == mig.uuid
     assert find("bbbb", gpus) is None

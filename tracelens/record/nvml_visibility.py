@@ -64,15 +64,15 @@ def find(name: str, gpus: Sequence[Gpu]) -> str | None:
     Names come as GPU-<uuid>, MIG-<uuid>, MIG-GPU-<uuid>/<gi>/<ci> (old drivers), and bare (torch).
     """
     wanted = name.strip().lower()
-    if wanted in ("", "gpu-", "mig-"):
+    if not wanted.startswith(("gpu-", "mig-")) and len(wanted.replace("-", "")) != 32:
         return None
-    if wanted.startswith(("gpu-", "mig-")):
-        matches = [gpu for gpu in gpus if gpu.uuid.lower().startswith(wanted)]
-    else:
-        bare = wanted if len(wanted.replace("-", "")) == 32 else None
-        matches = [
-            gpu for gpu in gpus if bare and gpu.uuid.lower().removeprefix("gpu-").removeprefix("mig-") == bare
-        ]
+    if wanted in ("gpu-", "mig-"):
+        return None
+    matches = [gpu for gpu in gpus if gpu.uuid.lower().startswith(wanted)]
+    bare = wanted.removeprefix("gpu-")
+    if not matches and len(bare.replace("-", "")) == 32:
+        # torch prints no prefix; who adds one cannot know that the device is a MIG instance
+        matches = [gpu for gpu in gpus if gpu.uuid.lower().removeprefix("gpu-").removeprefix("mig-") == bare]
     exact = [gpu for gpu in matches if gpu.uuid.lower() == wanted]
     matches = exact or matches
     if len(matches) != 1:
