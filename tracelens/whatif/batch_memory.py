@@ -151,10 +151,10 @@ def advisable_batch(
 ) -> int:
     """The largest batch size to advise: safe, at most twice the largest size seen, in steps people use.
 
-    Steps are an eighth of today's size where that is whole, else multiples of 8, else single samples. Never
-    below today's size, which is known to fit.
+    Steps are an eighth of today's size where that is whole, else its largest divisor among 1, 2, 4. Never below
+    today's size, which is known to fit.
     """
-    step = next((s for s in (current // 8, 8, 1) if s >= 1 and (s != current // 8 or current % 8 == 0)), 1)
+    step = current // 8 if current % 8 == 0 else math.gcd(current, 8)
     top = min(
         max_safe_batch(fit, capacity_bytes, outside_bytes=outside_bytes), int(max(fit.seen) * UNMEASURED)
     )

@@ -103,10 +103,10 @@ def fit_time(
     two points lie beyond the knee, the line runs through the last two.
     """
     times: dict[float, list[float]] = {}
-    for batch, ms in points:
-        if not (batch > 0 and ms > 0 and math.isfinite(ms)):
+    for batch, took in points:
+        if not (batch > 0 and took > 0 and math.isfinite(took)):
             raise InputError("step times need a batch size and a duration above 0; record the run again")
-        times.setdefault(batch, []).append(ms)
+        times.setdefault(batch, []).append(took)
     if len(times) < 2:
         raise InputError("fitting time from steps needs two batch sizes; give the kernels' times instead")
     size = np.asarray(sorted(times), dtype=np.float64)
