@@ -116,7 +116,9 @@ class RankFiles:
     def traces(self) -> list[Path]:
         """Trace files that exist, in the order of their windows; files that no line names come last."""
         named = [self.folder / str(window["file"]) for window in self.windows if window.get("file")]
-        others = sorted(path for path in self.folder.glob("*.pt.trace.json*") if path.suffix in (".json", ".gz"))
+        others = sorted(
+            path for path in self.folder.glob("*.pt.trace.json*") if path.suffix in (".json", ".gz")
+        )
         return [path for path in dict.fromkeys([*named, *others]) if path.is_file()]
 
 
@@ -134,7 +136,9 @@ class Bundle:
         try:
             manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         except FileNotFoundError:
-            raise InputError(f"{folder} is not a bundle: it has no {MANIFEST}; name the folder that record wrote") from None
+            raise InputError(
+                f"{folder} is not a bundle: it has no {MANIFEST}; name the folder that record wrote"
+            ) from None
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read {folder / MANIFEST}: {error}") from error
         schema = manifest.get("schema") if isinstance(manifest, dict) else None

@@ -45,6 +45,7 @@ class Recorder:
         self._patch_scaler(torch)
         self._patch_profiler(torch)
         self.settings.set_threads()
+        self.agent.on_activate.append(self._finish_forked)
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
@@ -128,6 +129,13 @@ class Recorder:
         except Exception as error:
             self.agent.fail("fork", error)
 
+    def _finish_forked(self) -> None:
+        """A forked process ends without atexit; multiprocessing runs its finalizers, though."""
+        if self.agent.forked:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self.finish, exitpriority=100)
+
     def _at_exit(self) -> None:
         if os.getpid() == self.agent.pid:
             self.finish()
@@ -152,7 +160,7 @@ class Recorder:
             return
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
-            agent.event("exception", type=type(error).__name__, message=agent.redactor.text(str(error))[:500])
+            agent.exception(error)
         agent.event("done", steps=self.steps.count, windows=self.windows.closed, source=self.steps.source)
 
 
@@ -170,7 +178,9 @@ def arm(config: Optional[Config] = None) -> Optional[Recorder]:
     version = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
     recorder = Recorder(config, torch)
     if version < OLDEST:
-        recorder.agent.warn("torch", "torch {} is too old to be recorded, 2.1 is needed".format(torch.__version__), loud=True)
+        recorder.agent.warn(
+            "torch", "torch {} is too old to be recorded, 2.1 is needed".format(torch.__version__), loud=True
+        )
         return None
     _current = recorder
     recorder.install()
@@ -178,8 +188,23 @@ def arm(config: Optional[Config] = None) -> Optional[Recorder]:
 
     if multiprocessing.parent_process() is None:
         script = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
-        recorder.agent.event("torch", python=sys.version.split()[0], torch=str(torch.__version__), script=script)
+        recorder.agent.event(
+            "torch", python=sys.version.split()[0], torch=str(torch.__version__), script=script
+        )
     return recorder
+
+
+def release(error: Optional[BaseException] = None) -> None:
+    """End the recording of this process while it goes on (the API's ``with`` block is left)."""
+    global _current
+    recorder, _current = _current, None
+    if recorder is None:
+        return
+    if error is not None and recorder.agent.active:
+        recorder.agent.exception(error)
+    recorder.finish()
+    recorder.agent.on = False
+    recorder.agent.close()
 
 
 def current() -> Optional[Recorder]:

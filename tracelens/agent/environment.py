@@ -67,7 +67,11 @@ def available_bytes() -> Optional[int]:
         if number == "0":
             base, limit_name, used_name = "/sys/fs/cgroup" + path.rstrip("/"), "memory.max", "memory.current"
         elif "memory" in names.split(","):
-            base, limit_name, used_name = "/sys/fs/cgroup/memory" + path.rstrip("/"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+            base, limit_name, used_name = (
+                "/sys/fs/cgroup/memory" + path.rstrip("/"),
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            )
         else:
             continue
         limit, used = read(base + "/" + limit_name), read(base + "/" + used_name)
@@ -127,7 +131,7 @@ def threads(torch: Any) -> Dict[str, Any]:
         "interop": torch.get_num_interop_threads(),
         "omp": variables.get("OMP_NUM_THREADS"),
         "mkl": variables.get("MKL_NUM_THREADS"),
-        "opencv": cv2.getNumThreads() if hasattr(cv2, "getNumThreads") else None,
+        "opencv": None if cv2 is None else getattr(cv2, "getNumThreads", lambda: None)(),
     }
 
 

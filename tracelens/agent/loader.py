@@ -38,7 +38,9 @@ class Iteration:
 class Loaders:
     """Patches DataLoader, its iterators and fetchers. Every patch calls torch's own code exactly once."""
 
-    def __init__(self, agent: Agent, steps: StepLog, windows: Windows, settings: Settings, workers: Workers) -> None:
+    def __init__(
+        self, agent: Agent, steps: StepLog, windows: Windows, settings: Settings, workers: Workers
+    ) -> None:
         self._agent = agent
         self._steps = steps
         self._windows = windows
@@ -85,7 +87,9 @@ class Loaders:
                 original(loader, *changed, **named)
             except Exception as error:
                 if changes:
-                    self._settings.refused(index, loader.__dict__.get("dataset", args[0] if args else None), changes, error)
+                    self._settings.refused(
+                        index, loader.__dict__.get("dataset", args[0] if args else None), changes, error
+                    )
                 raise
             try:
                 loader.__dict__[_KEY] = index
@@ -217,7 +221,17 @@ class Loaders:
 
     def _storage(self, dataset: Any) -> Optional[Dict[str, str]]:
         """The file system that the data is on, where the dataset names a path."""
-        for name in ("root", "data_dir", "root_dir", "folder", "path", "img_dir", "image_dir", "data_root", "directory"):
+        for name in (
+            "root",
+            "data_dir",
+            "root_dir",
+            "folder",
+            "path",
+            "img_dir",
+            "image_dir",
+            "data_root",
+            "directory",
+        ):
             value = getattr(dataset, "__dict__", {}).get(name)
             if isinstance(value, (str, os.PathLike)) and os.path.exists(value):
                 found = environment.file_system(os.fspath(value))
@@ -279,7 +293,9 @@ class Loaders:
         index = self._count
         self._count += 1
         self._epochs[index] = 0
-        iteration = iterator.__dict__[_KEY] = Iteration(index, 0, self._gradients(), self._steps.training_steps)
+        iteration = iterator.__dict__[_KEY] = Iteration(
+            index, 0, self._gradients(), self._steps.training_steps
+        )
         self._agent.write(
             "loader.jsonl",
             {
@@ -290,9 +306,11 @@ class Loaders:
                 "drop_last": getattr(iterator, "_drop_last", None),
             },
         )  # fmt: skip
-        return iteration  # type: ignore[no-any-return]
+        return iteration
 
-    def _after_next(self, iterator: Any, before: Tuple[Iteration, bool, Optional[int], Any, int], data: Any) -> None:
+    def _after_next(
+        self, iterator: Any, before: Tuple[Iteration, bool, Optional[int], Any, int], data: Any
+    ) -> None:
         end = time.time_ns()
         iteration, training, depth, held, start = before
         samples, size, dtypes = describe(data)
@@ -324,7 +342,9 @@ class Loaders:
             return taken[0] if len(taken) == 1 else None
         return int(received) - 1
 
-    def _no_batch(self, before: Tuple[Iteration, bool, Optional[int], Any, int], error: BaseException) -> None:
+    def _no_batch(
+        self, before: Tuple[Iteration, bool, Optional[int], Any, int], error: BaseException
+    ) -> None:
         """The pass is over, or the loader broke (a worker was killed, the dataset raised)."""
         try:
             iteration = before[0]

@@ -46,7 +46,8 @@ class Redactor:
 
         # The same for blocks of a trace file.
         self.byte_pairs = [
-            (re.compile(pattern.pattern.encode("utf-8")), word.encode("ascii")) for pattern, word in self._pairs
+            (re.compile(pattern.pattern.encode("utf-8")), word.encode("ascii"))
+            for pattern, word in self._pairs
         ]
 
     def text(self, value: str) -> str:

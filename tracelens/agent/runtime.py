@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 import time
 import traceback
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from . import environment
 from .config import Config
@@ -22,12 +23,13 @@ def distributed_rank(torch: Any) -> "tuple[Optional[int], Optional[int], Optiona
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         rank, world = distributed.get_rank(), distributed.get_world_size()
     variables = os.environ
-    for names in (
+    families: List[Tuple[str, str, str]] = [
         ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
         ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
         ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
-    ):
+    ]
+    for names in families:
         numbers = [variables.get(name, "") for name in names]
         if not numbers[0].isdigit() or (names[0] == "SLURM_PROCID" and "SLURM_STEP_ID" not in variables):
             continue
@@ -39,6 +41,26 @@ def distributed_rank(torch: Any) -> "tuple[Optional[int], Optional[int], Optiona
             world = found[2] if world is None else world
         break
     return rank, local, world
+
+
+def _last_lines(path: str) -> List[Dict[str, Any]]:
+    """The objects in the last 16 KB of a JSONL file; [] where there is none."""
+    found = []
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16384))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:  # cut at the start of what was read, or by a kill
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found
 
 
 class Agent:
@@ -55,6 +77,8 @@ class Agent:
         self.rank: Optional[int] = None
         self.world: Optional[int] = None
         self.folder: Optional[str] = None
+        self.first_step = 0  # a process that was started again goes on counting
+        self.first_window = 0
         self.active = False
         self.worker = False
         self.forked = False
@@ -89,9 +113,15 @@ class Agent:
         if loud:
             self.say(message)
 
+    def exception(self, error: BaseException) -> None:
+        """The job's own error, by type and message."""
+        self.event("exception", type=type(error).__name__, message=self.redactor.text(str(error))[:500])
+
     def _unwritable(self, path: str, error: OSError) -> None:
-        message = "cannot write {}: {}; the job goes on, lines are dropped until it can be written again".format(
-            os.path.basename(path), error.strerror or error
+        message = (
+            "cannot write {}: {}; the job goes on, lines are dropped until it can be written again".format(
+                os.path.basename(path), error.strerror or error
+            )
         )
         if path != self.events.path:
             self.warn("log", message, loud=True)
@@ -123,10 +153,24 @@ class Agent:
         rank, local, world = distributed_rank(self.torch)
         self.world = world
         self.folder, self.rank = self._claim(rank)
+        self._go_on(self.folder)
         self._process(local)
-        self.event("agent", pid=self.pid, rank=self.rank, python=sys.version.split()[0], torch=str(self.torch.__version__))
+        self.event(
+            "agent",
+            pid=self.pid,
+            rank=self.rank,
+            python=sys.version.split()[0],
+            torch=str(self.torch.__version__),
+        )
         for call in self.on_activate:
             call()
+
+    def _go_on(self, folder: str) -> None:
+        """After a restart: steps and windows are numbered on from what the earlier process left."""
+        last = _last_lines(os.path.join(folder, "steps.jsonl"))
+        self.first_step = 1 + max((line.get("step", -1) for line in last), default=-1)
+        windows = _last_lines(os.path.join(folder, "windows.jsonl"))
+        self.first_window = 1 + max((line.get("window", -1) for line in windows), default=-1)
 
     def _process(self, local: Optional[int]) -> None:
         record: Dict[str, Any] = {
@@ -197,6 +241,14 @@ class Agent:
         """Hand every line to the operating system."""
         for log in self._all():
             log.flush()
+
+    def close(self) -> None:
+        """Flush and close every file, and let the rank's folder go."""
+        for log in self._all():
+            log.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _all(self) -> List[Log]:
         return [*self._logs.values(), self.events]

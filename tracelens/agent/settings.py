@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any, Dict, List, NoReturn, Optional, Set, Tuple
 
@@ -28,7 +29,7 @@ class Settings:
         self._agent = agent
         self._wanted = [setting for setting in agent.config.settings if setting.key != "num_threads"]
         self._applied: Set[Setting] = set()
-        self._skipped: Dict[int, List[Change]] = {}
+        self._skipped: Dict[int, List[Tuple[Change, str]]] = {}
 
     def set_threads(self) -> None:
         """``num_threads``: right after torch's import; reported when this process turns out to train."""
@@ -38,7 +39,7 @@ class Settings:
                 before = torch.get_num_threads()
                 torch.set_num_threads(setting.value)
                 after = torch.get_num_threads()
-                self._agent.on_activate.append(lambda s=setting, b=before, a=after: self._threads_event(s, b, a))
+                self._agent.on_activate.append(functools.partial(self._threads_event, setting, before, after))
 
     def _threads_event(self, setting: Setting, before: int, after: int) -> None:
         now = self._agent.torch.get_num_threads()
@@ -57,7 +58,12 @@ class Settings:
     # -- while a loader is built ---------------------------------------------------------------------
 
     def change(
-        self, index: int, signature: inspect.Signature, loader: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]
+        self,
+        index: int,
+        signature: inspect.Signature,
+        loader: Any,
+        args: Tuple[Any, ...],
+        kwargs: Dict[str, Any],
     ) -> Tuple[Tuple[Any, ...], Dict[str, Any], List[Change]]:
         """The arguments to build loader ``index`` with, and what is changed in them."""
         if not self._wanted:
@@ -68,10 +74,12 @@ class Settings:
             return args, kwargs, []
         dataset = bound.arguments.get("dataset")
         name = type(dataset).__name__
+        chosen: Dict[str, Setting] = {}
+        for setting in self._wanted:  # those that name a loader come last, and win
+            if setting.loader in (None, name, str(index)):
+                chosen[setting.key] = setting
         changes: List[Change] = []
-        for setting in self._wanted:
-            if setting.loader not in (None, name, str(index)):
-                continue
+        for setting in chosen.values():
             parameter = signature.parameters.get(setting.key)
             if parameter is None:
                 self._reject(index, name, setting, None, "this torch's DataLoader has no such argument")
@@ -107,16 +115,30 @@ class Settings:
         for change in changes:
             setting = change.setting
             if change.reason is not None:
-                self._skipped.setdefault(index, []).append(change)
-                self._event(index, setting.key, setting, change.before, change.before, False, change.reason, dataset=name)
+                self._skipped.setdefault(index, []).append((change, name))
+                self._event(
+                    index,
+                    setting.key,
+                    setting,
+                    change.before,
+                    change.before,
+                    False,
+                    change.reason,
+                    dataset=name,
+                )
                 continue
             after = getattr(loader, setting.key, None)
             if setting.key == "multiprocessing_context":
-                took = setting.value is None or getattr(after, "get_start_method", lambda: None)() == setting.value
+                took = (
+                    setting.value is None
+                    or getattr(after, "get_start_method", lambda: None)() == setting.value
+                )
             else:
                 took = after == setting.value or (setting.key == "prefetch_factor" and setting.value is None)
             if not took:
-                self._reject(index, name, setting, change.before, "the loader has {} afterwards".format(_plain(after)))
+                self._reject(
+                    index, name, setting, change.before, "the loader has {} afterwards".format(_plain(after))
+                )
             self._applied.add(setting)
             self._event(index, setting.key, setting, change.before, after, True, None, dataset=name)
 
@@ -125,18 +147,22 @@ class Settings:
         made = [change for change in changes if change.reason is None]
         if made:
             texts = " ".join("--set " + change.setting.text for change in made)
-            message = "torch rejects {} for loader {} ({}): {}".format(texts, index, type(dataset).__name__, error)
+            message = "torch rejects {} for loader {} ({}): {}".format(
+                texts, index, type(dataset).__name__, error
+            )
             for change in made:
-                self._event(index, change.setting.key, change.setting, change.before, change.before, False, str(error))
+                self._event(
+                    index, change.setting.key, change.setting, change.before, change.before, False, str(error)
+                )
             self._stop(message)
 
     def before_first_batch(self, index: int) -> None:
         """A loader that a setting for all loaders had to pass over must not run if no other loader took it."""
-        for change in self._skipped.pop(index, ()):
+        for change, name in self._skipped.pop(index, ()):
+            text, reason = change.setting.text, change.reason
             if change.setting not in self._applied:
-                self._stop(
-                    "--set {} cannot be applied to loader {}: {}".format(change.setting.text, index, change.reason)
-                )
+                self._stop("--set {} cannot be applied to loader {} ({}): {}".format(text, index, name, reason))
+            self._agent.say("--set {} is not applied to loader {} ({}): {}".format(text, index, name, reason))
 
     def first_iterator(self, index: int, pinned: bool) -> None:
         """Whether pinning has an effect is known when the first iterator exists."""
@@ -148,7 +174,9 @@ class Settings:
 
     def _reject(self, index: int, name: str, setting: Setting, before: Any, reason: str) -> NoReturn:
         self._event(index, setting.key, setting, before, before, False, reason, dataset=name)
-        self._stop("--set {} cannot be applied to loader {} ({}): {}".format(setting.text, index, name, reason))
+        self._stop(
+            "--set {} cannot be applied to loader {} ({}): {}".format(setting.text, index, name, reason)
+        )
 
     def _stop(self, message: str) -> NoReturn:
         self._agent.event("rejected", message=self._agent.redactor.text(message))

@@ -25,7 +25,9 @@ class StepLog:
     returns the window that the finished step ran in.
     """
 
-    def __init__(self, agent: Agent, boundary: Callable[[int, int, float], Optional[int]], close: Callable[[], None]) -> None:
+    def __init__(
+        self, agent: Agent, boundary: Callable[[int, int, float], Optional[int]], close: Callable[[], None]
+    ) -> None:
         self._agent = agent
         self._boundary = boundary
         self._close = close
@@ -80,7 +82,7 @@ class StepLog:
             try:
                 self._leader = weakref.ref(optimizer)
             except TypeError:
-                self._leader = lambda kept=optimizer: kept  # type: ignore[misc]
+                self._leader = lambda kept=optimizer: kept
             leader = optimizer
         if leader is not optimizer:
             self._others += 1
@@ -90,6 +92,9 @@ class StepLog:
 
     def on_explicit(self) -> None:
         """The job says that a step ended; from now on nothing else does."""
+        if self.source == "optimizer" and not self._fresh:
+            self.source = "explicit"  # the first call: the optimizer's hook has just ended this very step
+            return
         self._finish("explicit")
 
     # -- steps of the loader -----------------------------------------------------------------------
@@ -102,7 +107,13 @@ class StepLog:
         begin = self._pending[-1]["t1"] if self._pending else self._start
         samples = None if self._samples is None else self._samples - self._held_samples
         self._pending.append(
-            {"t0": begin, "t1": now, "wait": self._wait - self._held_wait, "samples": samples, "epoch": self._epoch}
+            {
+                "t0": begin,
+                "t1": now,
+                "wait": self._wait - self._held_wait,
+                "samples": samples,
+                "epoch": self._epoch,
+            }
         )
         self._held_wait, self._held_samples = self._wait, self._samples or 0
         if len(self._pending) >= (_TRAINING_BATCHES if training else _INFERENCE_BATCHES):
@@ -111,7 +122,9 @@ class StepLog:
 
     def _adopt(self) -> None:
         for entry in self._pending:
-            self._line(entry["t0"], entry["t1"], entry["wait"], entry["samples"], entry["epoch"], None, "loader")
+            self._line(
+                entry["t0"], entry["t1"], entry["wait"], entry["samples"], entry["epoch"], None, "loader"
+            )
         self._pending.clear()
         self.source = "loader"
         self._reset()
@@ -132,6 +145,7 @@ class StepLog:
         window = self._boundary(step + 1, end, (end - start) / 1e6)
         self._line(start, end, self._wait, self._samples, self._epoch, window, source)
         self._reset()
+        self._fresh = False
         self.training_steps += source != "loader"
         limit = agent.config.stop_after
         self._start = time.time_ns() if now is None else max(now, end)
@@ -149,7 +163,7 @@ class StepLog:
         window: Optional[int], source: str,
     ) -> None:  # fmt: skip
         record: Dict[str, Any] = {
-            "step": self.count, "t0": start, "t1": end, "wait_ms": round(wait / 1e6, 4), "samples": samples,
+            "step": self._agent.first_step + self.count, "t0": start, "t1": end, "wait_ms": round(wait / 1e6, 4), "samples": samples,
             "window": window, "source": source, "epoch": epoch,
         }  # fmt: skip
         if end - self._memory_at > _MEMORY_EVERY_NS:

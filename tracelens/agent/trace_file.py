@@ -30,7 +30,9 @@ def export(profiler: Any, path: str, redactor: Redactor, limit: int) -> Tuple[in
         profiler.export_chrome_trace(plain)
         size = os.path.getsize(plain)
         if size > limit:
-            raise TraceError("the trace has {} MB, more than the {} MB allowed".format(size >> 20, limit >> 20))
+            raise TraceError(
+                "the trace has {} MB, more than the {} MB allowed".format(size >> 20, limit >> 20)
+            )
         kernels = 0
         last = b""
         with open(plain, "rb") as source, gzip.open(partial, "wb", compresslevel=2) as target:
@@ -90,7 +92,14 @@ def missing_kernels(torch: Any, with_cuda: bool, environment: "Any") -> Optional
     if not torch.cuda.is_initialized():
         return "no GPU: the job has not initialised CUDA in this process"
     if not with_cuda:
-        other = next((name for name in ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID") if environment.get(name)), None)
+        other = next(
+            (
+                name
+                for name in ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+                if environment.get(name)
+            ),
+            None,
+        )
         if other:
             return "another profiler holds CUPTI ({} is set), and CUPTI allows one client".format(other)
         return "this torch cannot record CUDA activity (Kineto without CUPTI)"

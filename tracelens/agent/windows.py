@@ -97,7 +97,7 @@ class Windows:
         if self._open is not None:
             ran_in = self._open["window"]
             self._mark(None)
-            self._open["last_step"] = upcoming - 1
+            self._open["last_step"] = self._agent.first_step + upcoming - 1
             self._open["steps"] += 1
             if self._is_full(end_ns):
                 self.close(complete=True)
@@ -213,11 +213,11 @@ class Windows:
                 self._profiler.start_trace()
         finally:
             self._own = False
-        index = self._index
+        index = self._agent.first_window + self._index
         self._index += 1
         self._finish_after()
         self._open = {
-            "window": index, "kind": planned.kind, "first_step": step, "last_step": None, "steps": 0,
+            "window": index, "kind": planned.kind, "first_step": self._agent.first_step + step, "last_step": None, "steps": 0,
             "t0": time.time_ns(), "t1": None, "file": None, "complete": False,
             "baseline_ms": [round(value, 4) for value in self._durations],
             "cuda": self._with_cuda(), "teardown_cupti": os.environ.get("TEARDOWN_CUPTI"),
@@ -232,7 +232,9 @@ class Windows:
             self._marker.__exit__(None, None, None)
             self._marker = None
         if step is not None:
-            self._marker = self._agent.torch.autograd.profiler.record_function("ProfilerStep#{}".format(step))
+            self._marker = self._agent.torch.autograd.profiler.record_function(
+                "ProfilerStep#{}".format(self._agent.first_step + step)
+            )
             self._marker.__enter__()
 
     # -- closing -----------------------------------------------------------------------------------
@@ -274,10 +276,16 @@ class Windows:
         try:
             if agent.folder is None:
                 raise OSError("no folder to write to")
-            size, kernels = trace_file.export(profiler, os.path.join(agent.folder, name), agent.redactor, _TRACE_LIMIT)
+            size, kernels = trace_file.export(
+                profiler, os.path.join(agent.folder, name), agent.redactor, _TRACE_LIMIT
+            )
         except (OSError, RuntimeError) as error:
             window.update(file=None, bytes=None, kernels=None)
-            agent.warn("export", "the trace of window {} could not be kept: {}".format(window["window"], error), loud=True)
+            agent.warn(
+                "export",
+                "the trace of window {} could not be kept: {}".format(window["window"], error),
+                loud=True,
+            )
             return
         self._bytes += size
         window.update(file=name, bytes=size, kernels=kernels, missing_kernels_reason=None)
@@ -285,7 +293,11 @@ class Windows:
             reason = trace_file.missing_kernels(agent.torch, window["cuda"], os.environ)
             window["missing_kernels_reason"] = reason
             if reason is not None and not reason.startswith("no GPU"):
-                agent.warn("kernels", "window {} holds no GPU kernels: {}".format(window["window"], reason), loud=True)
+                agent.warn(
+                    "kernels",
+                    "window {} holds no GPU kernels: {}".format(window["window"], reason),
+                    loud=True,
+                )
 
     def _note_after(self, duration_ms: float) -> None:
         if self._after is not None:
@@ -304,7 +316,9 @@ class Windows:
         self._plan = []
         self._profiler, self._open, self._marker = None, None, None
         self._release_sigterm()
-        self._agent.warn("profiler", "profiling failed and is off: {}: {}".format(type(error).__name__, error), loud=True)
+        self._agent.warn(
+            "profiler", "profiling failed and is off: {}: {}".format(type(error).__name__, error), loud=True
+        )
 
     def finish(self, steps: int) -> None:
         """At the end of the process."""
@@ -327,7 +341,9 @@ class Windows:
             return
         if self._plan or self._profiler is not None:
             self._plan = []
-            self._agent.warn("profiler", "the job uses torch.profiler itself: no further windows are recorded")
+            self._agent.warn(
+                "profiler", "the job uses torch.profiler itself: no further windows are recorded"
+            )
             self.close(complete=False, reason="the job started its own profiler")
 
     def before_fork(self) -> None:

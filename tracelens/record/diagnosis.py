@@ -8,7 +8,17 @@ from pathlib import Path
 from tracelens.bundle import Bundle
 from tracelens.record.options import RecordOptions
 
-_CONTAINERS = {"docker", "podman", "singularity", "apptainer", "enroot", "nerdctl", "shifter", "charliecloud", "kubectl"}
+_CONTAINERS = {
+    "docker",
+    "podman",
+    "singularity",
+    "apptainer",
+    "enroot",
+    "nerdctl",
+    "shifter",
+    "charliecloud",
+    "kubectl",
+}
 
 
 def outcome_messages(bundle: Bundle, options: RecordOptions, seconds: float) -> list[tuple[bool, str]]:
@@ -21,7 +31,9 @@ def outcome_messages(bundle: Bundle, options: RecordOptions, seconds: float) -> 
     if rejected:
         return messages
     if not agents:
-        messages.append((True, f"NOTHING WAS RECORDED: no training process was seen; {why_no_agent(bundle, options)}"))
+        messages.append(
+            (True, f"NOTHING WAS RECORDED: no training process was seen; {why_no_agent(bundle, options)}")
+        )
     elif not any(steps.values()):
         messages.append(
             (
@@ -41,7 +53,11 @@ def outcome_messages(bundle: Bundle, options: RecordOptions, seconds: float) -> 
 def unapplied(bundle: Bundle, options: RecordOptions) -> list[str]:
     """A line for every ``--set`` that no loader took."""
     taken = {str(event.get("setting")) for event in bundle.events_of("set") if event.get("applied")}
-    tried = {str(event.get("setting")): event.get("reason") for event in bundle.events_of("set") if not event.get("applied")}
+    tried = {
+        str(event.get("setting")): event.get("reason")
+        for event in bundle.events_of("set")
+        if not event.get("applied")
+    }
     found = []
     for text in options.set:
         name, _, value = text.partition("=")
@@ -50,7 +66,9 @@ def unapplied(bundle: Bundle, options: RecordOptions) -> list[str]:
             continue
         reason = next((why for done, why in tried.items() if done.partition("=")[0] == name), None)
         if reason is None:
-            reason = "torch was not imported" if key == "num_threads" else "no DataLoader that it names was built"
+            reason = (
+                "torch was not imported" if key == "num_threads" else "no DataLoader that it names was built"
+            )
         found.append(f"--set {name}={value} was not applied: {reason}")
     return found
 
@@ -78,7 +96,9 @@ def why_no_agent(bundle: Bundle, options: RecordOptions) -> str:
         flags = [word for word in options.command[python + 1 :] if re.fullmatch(r"-[A-Za-z]+", word)]
         isolated = next((flag for flag in flags if flag != "-m" and set(flag[1:]) & set("IES")), None)
         if isolated is not None:
-            return f"python {isolated} ignores PYTHONPATH or sitecustomize: leave {isolated} out while recording"
+            return (
+                f"python {isolated} ignores PYTHONPATH or sitecustomize: leave {isolated} out while recording"
+            )
     if "env" in words and "-i" in options.command:
         return "env -i empties the environment: keep PYTHONPATH, TRACELENS_BUNDLE and TRACELENS_OPTIONS"
     if "sudo" in words:

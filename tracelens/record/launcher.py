@@ -40,7 +40,9 @@ def run(options: RecordOptions) -> int:
 def record(options: RecordOptions) -> Outcome:
     """Record the command. UsageError for a command that does not exist or a ``--set`` that makes no sense."""
     if not options.command:
-        raise UsageError("name the command to record after --, for example: tracelens record -- python train.py")
+        raise UsageError(
+            "name the command to record after --, for example: tracelens record -- python train.py"
+        )
     if options.stop_after is not None and options.stop_after < 1:
         raise UsageError("--stop-after takes a whole number from 1")
     settings = parse_settings(options.set)
@@ -81,7 +83,7 @@ def _wait(process: subprocess.Popen[bytes], sampler: Sampler | None) -> int:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(arrived.si_signo)
             if sampler is not None:
-                sampler.check()
+                sampler.check(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode

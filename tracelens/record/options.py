@@ -67,7 +67,9 @@ def _value(text: str, key: str, value: str) -> Any:
         return value.lower() in ("true", "1", "yes")
     if key == "multiprocessing_context":
         if value not in _METHODS:
-            raise UsageError(f"--set {text}: multiprocessing_context is one of {', '.join(sorted(_METHODS))}, none")
+            raise UsageError(
+                f"--set {text}: multiprocessing_context is one of {', '.join(sorted(_METHODS))}, none"
+            )
         return value
     known = ", ".join(sorted([*_WHOLE, *_FLAGS, "multiprocessing_context"]))
     raise UsageError(f"--set {text}: {key!r} is not among what can be set: {known}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import os
 import re
 import socket
@@ -25,7 +26,20 @@ from tracelens.record.options import RecordOptions
 
 RUNS = "tracelens-runs"
 _JOIN_SECONDS = 10.0
-_WRAPPERS = {"torchrun", "accelerate", "launch", "srun", "bash", "sh", "env", "deepspeed", "uv", "run", "poetry"}
+_JOIN_WITHIN_NS = 600_000_000_000  # an older bundle of the same name is another run's
+_WRAPPERS = {
+    "torchrun",
+    "accelerate",
+    "launch",
+    "srun",
+    "bash",
+    "sh",
+    "env",
+    "deepspeed",
+    "uv",
+    "run",
+    "poetry",
+}
 
 
 def say(message: str) -> None:
@@ -41,7 +55,9 @@ def script_name(command: tuple[str, ...]) -> str:
             return _clean(command[index + 1].rpartition(".")[2])
         if word.endswith((".py", ".sh", ".sbatch")):
             return _clean(Path(word).stem)
-    program = next((word for word in command if Path(word).name not in _WRAPPERS and word[:1] != "-"), command[0])
+    program = next(
+        (word for word in command if Path(word).name not in _WRAPPERS and word[:1] != "-"), command[0]
+    )
     return _clean(Path(program).name)
 
 
@@ -72,7 +88,9 @@ class Session:
         """``base`` with what carries the agent into every Python process below."""
         found = dict(base)
         inject = str(inject_dir())
-        others = [entry for entry in found.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
+        others = [
+            entry for entry in found.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject
+        ]
         found["PYTHONPATH"] = os.pathsep.join([inject, *others])
         found.update(encode(self.config))
         return found
@@ -133,19 +151,19 @@ def _user() -> str:
 
 def _place(options: RecordOptions) -> tuple[Path, bool]:
     """The bundle's path, and whether this process makes it."""
-    job, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
-    task = os.environ.get("SLURM_PROCID", "0")
-    inside = job is not None and step is not None and os.environ.get("SLURM_NTASKS", "1") != "1"
+    job = os.environ.get("SLURM_JOB_ID")
     script = script_name(options.command)
     suffix = f"-{script}-{job}" if job else f"-{script}"
-    if inside and task != "0":
-        found = _join(options.out, suffix, str(job), str(step))
+    launch, task = launch_id()
+    follows = launch is not None and task != 0
+    if launch is not None and follows:
+        found = _join(options.out, suffix, launch)
         if found is not None:
             return found, False
-        say(f"task 0 of this job made no bundle within {_JOIN_SECONDS:.0f} s; task {task} records into its own")
+        say(f"task 0 made no bundle within {_JOIN_SECONDS:.0f} s; task {task} records into its own")
         suffix += f"-task{task}"
     if options.out is not None:
-        if inside and task != "0":
+        if follows:
             return options.out.with_name(f"{options.out.name}-task{task}"), True
         if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
             raise UsageError(f"--out {options.out} exists already; name a new folder")
@@ -159,17 +177,35 @@ def _place(options: RecordOptions) -> tuple[Path, bool]:
     return folder, True
 
 
-def _join(out: Path | None, suffix: str, job: str, step: str) -> Path | None:
-    """The bundle that task 0 of this Slurm step made, waited for a short while."""
+def launch_id() -> tuple[str | None, int]:
+    """What all tasks of one parallel launch have in common (None for a single process), and this task's number.
+
+    Slurm starts one of us per task; torchrun only where a script records itself through the API.
+    """
+    variables = os.environ
+    if "SLURM_STEP_ID" in variables and variables.get("SLURM_NTASKS", "1") != "1":
+        task = variables.get("SLURM_PROCID", "0")
+        name = f"slurm-{variables.get('SLURM_JOB_ID')}-{variables['SLURM_STEP_ID']}"
+        return name, int(task) if task.isdigit() else 0
+    rank = variables.get("RANK", variables.get("LOCAL_RANK", ""))
+    if variables.get("WORLD_SIZE", "1") != "1" and rank.isdigit():
+        where = [variables.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")]
+        return f"ranks-{hashlib.sha256('|'.join(where).encode()).hexdigest()[:12]}", int(rank)
+    return None, 0
+
+
+def _join(out: Path | None, suffix: str, launch: str) -> Path | None:
+    """The bundle that task 0 of this launch made, waited for a short while."""
     deadline = time.monotonic() + _JOIN_SECONDS
+    oldest = time.time_ns() - _JOIN_WITHIN_NS
     while time.monotonic() < deadline:
         names = [out] if out is not None else sorted(Path(RUNS).glob(f"*{suffix}*"), reverse=True)
         for folder in names:
             try:
-                made = Bundle.open(folder).manifest.get("job") or {}
+                manifest = Bundle.open(folder).manifest
             except InputError:  # not there yet
                 continue
-            if made.get("slurm_job_id") == job and made.get("slurm_step_id") == step:
+            if (manifest.get("job") or {}).get("launch") == launch and manifest.get("created_ns", 0) > oldest:
                 return folder
         time.sleep(0.05)
     return None
@@ -192,6 +228,7 @@ def _manifest(options: RecordOptions, name: str, redactor: Redactor) -> dict[str
         "job": {
             "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
             "slurm_step_id": os.environ.get("SLURM_STEP_ID"),
+            "launch": launch_id()[0],
             "world_size_hint": _world_hint(),
         },
     }
@@ -236,11 +273,15 @@ class Sampler:
     def start(self, pid: int) -> None:
         """Sample the process tree below ``pid``."""
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("TRACELENS_") and name != "PYTHONPATH"
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("TRACELENS_") and name != "PYTHONPATH"
         }
         inject = str(inject_dir())
         own = str(Path(__file__).resolve().parent.parent.parent)
-        rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
+        rest = [
+            entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject
+        ]
         environment["PYTHONPATH"] = os.pathsep.join([own, *rest])
         try:
             self._process = subprocess.Popen(
@@ -251,11 +292,12 @@ class Sampler:
         except OSError as error:
             self._tell(f"the sampler could not be started ({error}); CPU and GPU timelines will be missing")
 
-    def check(self) -> None:
-        """While the job runs: a sampler that ended is reported once."""
-        if self._process is not None and self._process.poll() is not None:
+    def check(self, job: subprocess.Popen[bytes]) -> None:
+        """A sampler that ended while the job runs is reported once (it ends by itself just after the job)."""
+        if self._process is not None and self._process.poll() is not None and job.poll() is None:
             self._tell(
-                f"the sampler ended early (code {self._process.returncode}); CPU and GPU timelines stop here, the job goes on"
+                f"the sampler ended early (code {self._process.returncode}); "
+                "CPU and GPU timelines stop here, the job goes on"
             )
 
     def _tell(self, message: str) -> None:
@@ -277,4 +319,14 @@ class Sampler:
             process.wait()
 
 
-__all__ = ["MANIFEST", "RUNS", "Sampler", "Session", "git_state", "inject_dir", "open_session", "say", "script_name"]
+__all__ = [
+    "MANIFEST",
+    "RUNS",
+    "Sampler",
+    "Session",
+    "git_state",
+    "inject_dir",
+    "open_session",
+    "say",
+    "script_name",
+]

@@ -80,7 +80,7 @@ def main():
         multiprocessing_context=args.context,
         persistent_workers=args.persistent,
     )
-    validation = DataLoader(Numbers(4 * args.batch, 0.0), batch_size=args.batch)
+    validation = DataLoader(Numbers(4 * args.batch, 0.0), batch_size=args.batch) if args.validate else None
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []

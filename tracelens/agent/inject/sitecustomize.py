@@ -4,6 +4,9 @@ A process that never imports torch pays for one finder and one marker file. The 
 which this one shadows, is found and run; this folder is taken off ``sys.path`` again.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls
+# Without typing and annotations: every Python process of the job runs this file.
+
 import os
 import sys
 
@@ -67,11 +70,11 @@ def _load():
         spec = importlib.util.spec_from_file_location(
             name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
         )
+        if spec is None or spec.loader is None:
+            raise ImportError("the agent's files are gone from " + folder)
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
-    import importlib
-
     return importlib.import_module(name + ".arm")
 
 
@@ -89,7 +92,9 @@ def _arm():
 def _mark(bundle):
     """Leave a sign that a Python process saw this file, for the message when no agent starts."""
     try:
-        os.close(os.open(os.path.join(bundle, ".python-seen"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        os.close(
+            os.open(os.path.join(bundle, ".python-seen"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        )
     except OSError:  # an unwritable bundle is the launcher's to report
         pass
 

@@ -1,0 +1,103 @@
+"""Runs the launcher on small scripts for the tests, as a user's shell would."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracelens.bundle import Bundle
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+TRAIN = str(SCRIPTS / "train.py")
+PYTHON = sys.executable
+_LAUNCH = """
+import json, sys
+from pathlib import Path
+from tracelens.errors import TracelensError
+from tracelens.record.launcher import RecordOptions, run
+options = json.loads(sys.argv[1])
+options["out"] = Path(options["out"]) if options.get("out") else None
+try:
+    sys.exit(run(RecordOptions(tuple(sys.argv[2:]), **{k: tuple(v) if k == "set" else v for k, v in options.items()})))
+except TracelensError as error:
+    print(f"tracelens: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One finished recording; ``bundle`` is opened anew, as a reader would."""
+
+    code: int
+    path: Path
+    stdout: str
+    stderr: str
+
+    @property
+    def bundle(self) -> Bundle:
+        return Bundle.open(self.path)
+
+
+def launch(folder: Path, *command: str, env: dict[str, str] | None = None, **options: Any) -> list[str]:
+    """The argv that records ``command`` into ``folder / "bundle"`` unless ``out`` says otherwise."""
+    options.setdefault("out", str(folder / "bundle"))
+    return [PYTHON, "-c", _LAUNCH, json.dumps(options), *command]
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """This process's variables without those of a recording or a launcher around the tests."""
+    dropped = ("TRACELENS_", "SLURM_", "PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    base = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return {**base, "OMP_NUM_THREADS": "1", **(extra or {})}
+
+
+def record(
+    folder: Path, *command: str, env: dict[str, str] | None = None, timeout: float = 120, **options: Any
+) -> Recorded:
+    """Record ``command`` to its end, with ``folder`` as the working folder."""
+    argv = launch(folder, *command, **options)
+    done = subprocess.run(
+        argv, cwd=folder, env=environment(env), capture_output=True, text=True, timeout=timeout, check=False
+    )
+    return Recorded(done.returncode, Path(options.get("out") or folder / "bundle"), done.stdout, done.stderr)
+
+
+def start(folder: Path, *command: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+    """Start a recording in a process group of its own."""
+    return subprocess.Popen(
+        launch(folder, *command, **options),
+        cwd=folder, env=environment(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for(condition: Any, seconds: float = 60.0) -> Any:
+    """Poll until ``condition()`` is true; its value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+def lines_in(path: Path) -> int:
+    """Whole lines of a file, 0 where it is missing."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """kill -9 everything that ``start`` started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.communicate()
