@@ -1,4 +1,3 @@
-
 from __future__ import annotations
 
 import gzip
@@ -220,6 +219,15 @@ def test_gpu_jsonl_of_a_bundle_with_a_cut_last_line(tmp_path: Path) -> None:
         (b"timestamp, utilization.gpu [%]\nyesterday, 3 %\n", "no readable timestamp"),
         (b"# gpu sm\n# Idx %\n", "without a complete row"),
         (b'{"loss": 3}\n', "no GPU samples"),
+        (
+            b"# gpu        pid  type    sm   mem\n# Idx          #   C/G     %     %\n    0       1234     C    91    33\n",
+            "pmon",
+        ),
+        (
+            b"Tue Dec  1 00:00:00 2026\n+---+\n| NVIDIA-SMI 550.54 Driver Version: 550.54 |\n+---+\n",
+            "one look",
+        ),
+        (b"==============NVSMI LOG==============\nTimestamp : x\n", "one look"),
     ],
 )
 def test_bad_input_is_one_clear_line(tmp_path: Path, content: bytes, says: str) -> None:

@@ -270,12 +270,14 @@ def test_a_cut_line_does_not_damage_the_next(tmp_path: Path, monkeypatch: pytest
     assert file.dropped == 1
 
 
-def simulate(pace: Pace, hours: float, cpu_ms: float, size: int) -> tuple[float, float, int]:
+def simulate(pace: Pace, hours: float, cpu_ms: float, size: int, gpus: int = 8) -> tuple[float, float, int]:
     """CPU share and bytes of a sampler whose sample costs ``cpu_ms`` and ``size``; and its samples."""
     now = cpu = 0.0
     while now < hours * 3600:
         cpu += cpu_ms / 1000
         pace.wrote(size)
+        for _ in range(gpus):
+            pace.wrote(500)
         now += pace.interval(now, cpu)
     return cpu / now, pace.written, pace.samples
 

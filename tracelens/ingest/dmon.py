@@ -31,6 +31,10 @@ def is_dmon(text: str) -> bool:
 
 def parse_dmon(text: str, source: str) -> GpuLog:
     """The table of a dmon log (options -s and -o as they come). InputError: no complete row."""
+    if "pid" in text.lstrip().split("\n", 1)[0].lower().split():
+        raise InputError(
+            f"{source} is a pmon log, which is about processes: record nvidia-smi dmon -s pucvmt -o DT"
+        )
     header: list[str] = []
     stamps: list[int] = []
     ticks: list[int] = []

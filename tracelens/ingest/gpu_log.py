@@ -36,6 +36,11 @@ def read_gpu_log(path: str | Path) -> GpuLog:
         return _parse_jsonl(text, source)
     if is_query_csv(text):
         return parse_query_csv(text, source)
+    if "nvidia-smi" in text[:400].lower() or "<nvidia_smi_log>" in text[:400] or "NVSMI LOG" in text[:400]:
+        raise InputError(
+            f"{source} is one look of nvidia-smi, not a log: record --query-gpu=timestamp,index,uuid,utilization.gpu,"
+            "memory.used,memory.total,power.draw,clocks.sm,clocks_event_reasons.active --format=csv -lms 200"
+        )
     if text.lstrip().lower().startswith(("timestamp", "index", "utilization", "pid", "gpu_")):
         raise InputError(
             f"{source} has no columns of nvidia-smi --query-gpu: record timestamp,index,utilization.gpu ..."

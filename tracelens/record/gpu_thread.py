@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tracelens.errors import OutputError
 from tracelens.record.lines import LineFile
 from tracelens.record.pace import Pace
 from tracelens.record.tree import RankProcess
@@ -52,8 +51,9 @@ class GpuThread(threading.Thread):
             self._note("gpu_lost", uuid=name, reason=reason)
         try:
             self._loop(nvml, LineFile(self._path))  # a run without GPUs has no gpu.jsonl
-        except OutputError as error:
-            self._note("error", where="gpu", message=str(error))
+        except Exception as error:
+            # a thread that ends silently would look like a GPU without samples
+            self._note("error", where="gpu", message=f"{type(error).__name__}: {error}")
         finally:
             nvml.close()
 

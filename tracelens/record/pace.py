@@ -31,11 +31,13 @@ class Pace:
     ranks: int = 1
     written: int = 0
     samples: int = 0
-    stretch: float = 1.0
     cpu_share: float | None = None
+    _cpu_stretch: float = 1.0
+    _byte_stretch: float = 1.0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _reviewed_s: float = field(init=False)
     _reviewed_cpu: float = field(init=False)
+    _reviewed_bytes: int = 0
 
     def __post_init__(self) -> None:
         self._reviewed_s, self._reviewed_cpu = self.started_s, self.cpu_s
@@ -53,27 +55,34 @@ class Pace:
 
     def interval(self, now_s: float, cpu_s: float) -> float:
         """Seconds to the next sample. ``cpu_s``: CPU time of this process so far."""
+        with self._lock:
+            if now_s - self._reviewed_s >= _REVIEW_S:
+                self._review(now_s, cpu_s)
         elapsed = now_s - self.started_s
-        if now_s - self._reviewed_s >= _REVIEW_S:
-            self._review(now_s, cpu_s)
         floor = next(shortest for until, shortest in _SCHEDULE if elapsed < until)
-        wanted = max(self.base_s, floor) * self.stretch
-        if self.samples and self.written > self.allowance(elapsed):
-            wanted = max(wanted, self.written / self.samples / self._rate())
-        return min(wanted, _LONGEST_S)
+        wanted = max(self.base_s, floor) * max(self._cpu_stretch, self._byte_stretch)
+        return min(wanted, max(_LONGEST_S, self.base_s))
 
     def allowance(self, elapsed_s: float) -> float:
         """Bytes that may have been written by now."""
-        return _BYTES_AT_START * self.ranks + self._rate() * elapsed_s
-
-    def _rate(self) -> float:
-        return _BYTES_PER_S * max(1, self.ranks)
+        return max(1, self.ranks) * (_BYTES_AT_START + _BYTES_PER_S * elapsed_s)
 
     def _review(self, now_s: float, cpu_s: float) -> None:
-        share = (cpu_s - self._reviewed_cpu) / (now_s - self._reviewed_s)
+        spent = now_s - self._reviewed_s
+        share = (cpu_s - self._reviewed_cpu) / spent
         self.cpu_share = share
         if share > _CPU_SHARE:
-            self.stretch = min(self.stretch * min(4.0, share / _CPU_EASY), _LONGEST_S / self.base_s)
-        elif share < _CPU_EASY and self.stretch > 1.0:
-            self.stretch = max(1.0, self.stretch / 1.25)
-        self._reviewed_s, self._reviewed_cpu = now_s, cpu_s
+            self._cpu_stretch = self._longer(self._cpu_stretch, share / _CPU_EASY)
+        elif share < _CPU_EASY:
+            self._cpu_stretch = max(1.0, self._cpu_stretch / 1.25)
+        rate = (self.written - self._reviewed_bytes) / spent / max(1, self.ranks)
+        allowed = self.allowance(now_s - self.started_s)
+        if self.written > allowed and rate > 0.9 * _BYTES_PER_S:
+            self._byte_stretch = self._longer(self._byte_stretch, rate / (0.9 * _BYTES_PER_S))
+        elif self.written < 0.9 * allowed:
+            self._byte_stretch = max(1.0, self._byte_stretch / 1.25)
+        self._reviewed_s, self._reviewed_cpu, self._reviewed_bytes = now_s, cpu_s, self.written
+
+    def _longer(self, stretch: float, factor: float) -> float:
+        # one look may be an outlier: never more than fourfold at once
+        return min(stretch * min(4.0, factor), _LONGEST_S / self.base_s)

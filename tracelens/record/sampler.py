@@ -122,11 +122,11 @@ class Sampler:
                 line = self._host.sample(time.time_ns(), time.monotonic_ns())
                 self._pace.wrote(self._output.write(line))
                 failures = 0
-            except OSError as error:
-                # /proc went away or no file descriptors are left: tell it once, try again slowly
+            except Exception as error:
+                # a kernel that formats /proc otherwise, no file descriptors left: costs lines, not the GPUs' timeline
                 failures += 1
                 if failures == 1:
-                    self._note("error", where="host", message=str(error))
+                    self._note("error", where="host", message=f"{type(error).__name__}: {error}")
             self._pace.ranks = max(1, len(self._host.files.ranks))
             before, interval = interval, self._pace.interval(time.monotonic(), time.process_time())
             if failures:
