@@ -19,6 +19,7 @@ from tests.record.fake_nvml import lines, sampler, wait_for
 from tracelens.ingest import read_host_log
 from tracelens.record.lines import LineFile
 from tracelens.record.pace import Pace
+from tracelens.record.sampler import Sampler
 
 
 @pytest.fixture
@@ -309,3 +310,56 @@ def test_pace_recovers_after_a_burst() -> None:
     for second in range(10, 200, 5):
         last = pace.interval(float(second), 1.0)
     assert last == pytest.approx(0.5)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full to play a full disk")
+def test_a_full_disk_ends_neither_the_sampler_nor_its_account(
+    bundle: Path, job: subprocess.Popen[bytes]
+) -> None:
+    (bundle / "host.jsonl").symlink_to("/dev/full")
+    process = sampler(bundle, job.pid, "--no-gpu")
+    wait_for(lambda: (bundle / "sampler.jsonl").exists(), process)
+    time.sleep(0.6)
+    job.kill()
+    finish(process)
+    anchor = next(line for line in lines(bundle / "sampler.jsonl") if line["event"] == "anchor")
+    assert anchor["dropped"] >= 2
+
+
+def test_a_bundle_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "host.jsonl").mkdir()
+    job = subprocess.Popen(["sleep", "60"])
+    try:
+        process = sampler(tmp_path, job.pid, "--no-gpu")
+        _, err = process.communicate(timeout=20)
+    finally:
+        job.kill()
+        job.wait()
+    assert process.returncode == 3
+    assert "host.jsonl" in err
+    assert err.count("\n") == 1
+
+
+def test_an_unexpected_proc_costs_lines_and_is_said_once(
+    bundle: Path, job: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watch:
+        """Ends after three turns, without waiting."""
+
+        reason = "stopped"
+        turns = 0
+
+        def wait(self, seconds: float) -> bool:
+            self.turns += 1
+            return self.turns <= 3
+
+    beside = Sampler(bundle, job.pid, 0.1, False, Watch())  # type: ignore[arg-type]
+
+    def broken(*_: object) -> dict[str, object]:
+        raise ValueError("another kernel")
+
+    monkeypatch.setattr(beside._host, "sample", broken)
+    beside.run()
+    errors = [line for line in lines(bundle / "sampler.jsonl") if line["event"] == "error"]
+    assert [error["message"] for error in errors] == ["ValueError: another kernel"]
+    assert host(bundle) == []
