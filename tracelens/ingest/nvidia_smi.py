@@ -134,9 +134,7 @@ def parse_query_csv(text: str, source: str) -> GpuLog:
     header_cells = [_normalise(cell) for cell in rows[0]]
     has_header = not any(_DATE.match(cell) for cell in rows[0])
     if has_header:
-        body = [
-            row for row in rows[1:] if [_normalise(cell) for cell in row] != header_cells
-        ]  # restarted logs
+        body = [row for row in rows[1:] if row[:1] != rows[0][:1]]  # a restarted log repeats its header
         names, units = [name for name, _ in header_cells], [unit for _, unit in header_cells]
     else:
         body = rows
