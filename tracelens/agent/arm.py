@@ -184,14 +184,20 @@ def arm(config: Optional[Config] = None) -> Optional[Recorder]:
         return None
     _current = recorder
     recorder.install()
-    import multiprocessing
-
-    if multiprocessing.parent_process() is None:
+    if b"multiprocessing" not in _command_line():  # not a spawned worker
         script = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
         recorder.agent.event(
             "torch", python=sys.version.split()[0], torch=str(torch.__version__), script=script
         )
     return recorder
+
+
+def _command_line() -> bytes:
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return b""
 
 
 def release(error: Optional[BaseException] = None) -> None:

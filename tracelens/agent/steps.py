@@ -13,7 +13,7 @@ from .runtime import Agent
 
 _MEMORY_EVERY_NS = 100_000_000
 _INFERENCE_BATCHES = 12  # without gradients nothing will ever step: these many batches settle it
-_TRAINING_BATCHES = 256  # with gradients a first optimizer step may come after long accumulation
+_TRAINING_BATCHES = 64  # with gradients a first optimizer step may come after long accumulation
 _LEADER_LOST = 16  # steps of other optimizers without one of the leader
 
 

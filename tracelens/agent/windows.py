@@ -326,12 +326,10 @@ class Windows:
         self.close(complete=False, reason="the job ended inside the window")
         self._finish_after()
         if not self._index and planned is not None and self._agent.active:
-            self._agent.warn(
-                "profiler",
-                "no step was traced: the job ended after {} steps, the first window opens at step {}".format(
-                    steps, planned.start
-                ),
-            )
+            reason = "the job ended after {} steps, the first window opens at step {}".format(steps, planned.start)
+            if steps > planned.start:
+                reason = "no optimizer stepped and tracelens.step() was not called, steps were told by batches at the end"
+            self._agent.warn("profiler", "no step was traced: " + reason)
 
     # -- others ------------------------------------------------------------------------------------
 
