@@ -33,7 +33,7 @@ from benchmarks.simulator.plan import (
 from benchmarks.simulator.resources import launch_scan, stream_scan
 
 ROWS = 7
-GAP_US = 1.0
+GAP_US = 1.0  # typical distance of two kernels that wait for nothing
 SMALL_COPY = 64 * 1024
 
 
@@ -104,6 +104,7 @@ class Rank:
     prof_offsets: list[np.ndarray]
     kernel_rows: list[np.ndarray]
     latency_rows: list[np.ndarray]
+    gaps: np.ndarray
     host: float = 0.0
     stream_free: float = 0.0
     copy_free: float = 0.0
@@ -164,7 +165,9 @@ class Simulation:
         if p.device is None:
             base = base * np.where(plan.kinds == CPU, self._cpu_threads(), 1.0)
         prof = np.where(np.isin(plan.kinds, (DISPATCH, CALL, OPT_DISPATCH, OPT_CALL)), p.profiler_us, 0.0)
-        host_noise = [np.exp(p.host_sigma * rng.standard_normal(m)) for _ in range(ROWS)]
+        # calls into the driver spread more than Python does
+        sigma = p.host_sigma * np.where(np.isin(plan.kinds, (CALL, OPT_CALL)), 1.5, 1.0)
+        host_noise = [np.exp(sigma * rng.standard_normal(m)) for _ in range(ROWS)]
         offsets = [np.concatenate(([0.0], np.cumsum(base * z))) for z in host_noise]
         prof_offsets = offsets
         if self.recording:
@@ -186,8 +189,16 @@ class Simulation:
         size = int(sum(b for _, _, b in plan.net.inputs) * p.wide)
         noise = Noise.draw(p, rng)
         factor = p.straggle_x if straggling and p.straggler == "loader" else 1.0
+        gaps = GAP_US * np.exp(0.3 * rng.standard_normal(n))
         rank = Rank(
-            r, plan, Loader(p, noise, size, self._loader_free(), factor), offsets, prof_offsets, rows, lat
+            r,
+            plan,
+            Loader(p, noise, size, self._loader_free(), factor),
+            offsets,
+            prof_offsets,
+            rows,
+            lat,
+            gaps,
         )
         total = (p.warm + p.horizon + 1) * (n + p.pieces + 4)
         rank.history = np.full(total + p.queue, -np.inf)
@@ -468,11 +479,12 @@ class Simulation:
 
     def _kernels(self, r: Rank, s: Segment, ready: np.ndarray, d: np.ndarray, starts: np.ndarray) -> None:
         if len(s.comm) == 0:
-            local, ready_c, part = d[s.n0 : s.n1], ready, slice(s.n0, s.n1)
+            part, ready_c = np.arange(s.n0, s.n1), ready
         else:
-            local, ready_c, part = d[s.n0 + s.compute], ready[s.compute], s.n0 + s.compute
+            part, ready_c = s.n0 + s.compute, ready[s.compute]
+        local = d[part]
         if len(local):
-            step = local + np.where(local > 0.0, GAP_US, 0.0)
+            step = local + np.where(local > 0.0, r.gaps[part], 0.0)
             before = np.concatenate(([0.0], np.cumsum(step)[:-1]))
             got = stream_scan(ready_c, before, r.stream_free)
             starts[part] = got

@@ -99,17 +99,22 @@ class _Writer:
     ) -> int:
         """A host event; returns its external id."""
         self.external += 1
-        args: dict[str, Any] = {"External id": self.external, "Record function id": 0}
+        args: dict[str, Any] = {"External id": self.external}
+        shaped = self.window.shapes and not annotation and not name.startswith("autograd::engine")
+        if not shaped:
+            args["Record function id"] = 0
         if sequence >= 0:
             args["Sequence number"] = sequence
             args["Fwd thread id"] = forward or 0
-        shaped = self.window.shapes and not annotation and not name.startswith("autograd::engine")
         if shaped:
+            args["Record function id"] = 0
             types = [_typed(d, dtype) for d in dims]
             args["Concrete Inputs"] = ["" if t else "1" for t in types]
             args["Input type"] = [t or "Scalar" for t in types]
             args["Input Strides"] = [_strides(d) for d in dims]
             args["Input Dims"] = [list(d) for d in dims]
+        if name == "record_param_comms":
+            args |= self._collective(dims, dtype)
         args["Ev Idx"] = len(self.host)
         self.host.append(
             {
@@ -124,6 +129,25 @@ class _Writer:
             }
         )
         return self.external
+
+    def _collective(self, dims: tuple[tuple[int, ...], ...], dtype: str) -> dict[str, Any]:
+        """What ``record_param_comms`` says about an all-reduce."""
+        ranks = self.run.params.ranks
+        return {
+            "Collective name": "allreduce",
+            "Process Group Description": "default_pg",
+            "dtype": {"c10::Half": "Half", "c10::BFloat16": "BFloat16"}.get(dtype, "Float"),
+            "Rank": self.rank.index,
+            "In msg nelems": dims[0][0],
+            "Out msg nelems": dims[0][0],
+            "In split size": "[]",
+            "Out split size": "[]",
+            "Process Group Name": "0",
+            "Process Group Ranks": str(list(range(ranks))),
+            "Group size": ranks,
+            "Global rank start": 0,
+            "Global rank stride": 1,
+        }
 
     def runtime(
         self, name: str, tid: int, t0: float, t1: float, external: int, correlation: int | None = None
@@ -255,11 +279,11 @@ class _Writer:
                 "tid": tid,
                 "ts": self.ts(t),
                 "args": {
-                    "Total Reserved": self.reserved,
+                    "Total Reserved": self.reserved if self.run.sim.dev else 0,
                     "Total Allocated": self.allocated,
                     "Bytes": size,
-                    "Device Id": self.rank.index,
-                    "Device Type": 1,
+                    "Device Id": self.rank.index if self.run.sim.dev else -1,
+                    "Device Type": 1 if self.run.sim.dev else 0,
                     "Addr": self.addr + abs(size) * 512 % (1 << 36) // 512 * 512,
                     "finished": False,
                 },
@@ -389,7 +413,8 @@ class _Writer:
         item0, item1 = rec.item0, rec.item1
         assert item0 is not None
         assert item1 is not None
-        tids = {MAIN: pid, AUTOGRAD: pid + 63}
+        # without a GPU the backward pass runs in the calling thread
+        tids = {MAIN: pid, AUTOGRAD: pid + 63 if self.run.sim.dev else pid}
         owner = [0] * len(item0)
         calls: list[tuple[OpEvent, int]] = []
         thread = [MAIN] * len(item0)
@@ -399,7 +424,7 @@ class _Writer:
                 calls.append((e, tid))
                 continue
             t0, t1 = self._span(e, item0, item1)
-            seq = e.sequence + self.sequence0 + 100 * rec.step if e.sequence >= 0 else -1
+            seq = e.sequence + self.sequence0 + 1000 * rec.step if e.sequence >= 0 else -1
             back = e.thread == AUTOGRAD
             ext = self.cpu(
                 e.name,
@@ -460,7 +485,7 @@ class _Writer:
 
     def _link(self, e: OpEvent, seq: int, tid: int, t0: float, t1: float, rec: StepRecord) -> None:
         """Forward to backward flow, and the backward's release of what the forward kept."""
-        flow = 100000 + seq
+        flow = seq
         pid = self.run.pid(self.rank.index)
         mark: Event = {
             "ph": "s",

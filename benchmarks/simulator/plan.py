@@ -50,7 +50,6 @@ class OpEvent:
     sequence: int = -1
     annotation: bool = False
     alloc: int = 0
-    backward: bool = False
     runtime: str | None = None
 
 
@@ -122,20 +121,29 @@ class _Builder:
         self.stream.append(stream)
         self.kernels.append(k)
 
-    def op(self, op: Op, thread: int, sequence: int = -1, levels: int = 0, backward: bool = False) -> None:
-        """Views, then the operator: its levels share the first and the last item."""
+    def op(self, op: Op, thread: int, sequence: int = -1) -> None:
+        """An operator: views inside its outermost level, then the levels that share their first and last item."""
         d = OPT_DISPATCH if self.opt else DISPATCH
-        for v in op.views:
-            i = self.item(d, 2.6 * self.p.dispatch)
-            self.events.append(OpEvent(v, thread, i, i + 1, 0, 2, op.dims[:1], op.dtype))
-            self.events.append(OpEvent("aten::as_strided", thread, i, i + 1, 1, 2, op.dims[:1], op.dtype))
         depth = len(op.chain)
-        first = self.item(d, (2.2 + 1.7 * depth + (1.5 if op.out_bytes else 0.0)) * self.p.dispatch)
+        # composite operators make their views inside, others get them from the caller
+        outer = depth > 1 and bool(op.views)
         base = len(self.events)
-        for level, name in enumerate(op.chain):
-            self.events.append(OpEvent(name, thread, first, 0, level, depth, op.dims, op.dtype, sequence))
+        if outer:
+            begin = self.item(d, 2.4 * self.p.dispatch)
+            self.events.append(OpEvent(op.chain[0], thread, begin, 0, 0, 1, op.dims, op.dtype, sequence))
+        for v in op.views:
+            i = self.item(d, 3.2 * self.p.dispatch)
+            self.events.append(OpEvent(v, thread, i, i + 1, 0, 3, op.dims[:1], op.dtype))
+            if v == "aten::t":
+                self.events.append(OpEvent("aten::transpose", thread, i, i + 1, 1, 3, op.dims[:1], op.dtype))
+            self.events.append(OpEvent("aten::as_strided", thread, i, i + 1, 2, 3, op.dims[:1], op.dtype))
+        rest = op.chain[1:] if outer else op.chain
+        first = self.item(d, (2.2 + 1.7 * len(rest) + (1.5 if op.out_bytes else 0.0)) * self.p.dispatch)
+        at = len(self.events)
+        for level, name in enumerate(rest):
+            self.events.append(OpEvent(name, thread, first, 0, level, len(rest), op.dims, op.dtype, sequence))
         self.events[-1].alloc = op.out_bytes + (op.saved if op.saved != op.out_bytes else 0)
-        if op.out_bytes and depth:
+        if op.out_bytes:
             self.events.append(OpEvent("aten::empty", thread, first, first, depth, depth + 1, (), op.dtype))
         for i, k in enumerate(op.kernels):
             if i:
@@ -146,10 +154,11 @@ class _Builder:
                 self.launch(k)
         if op.sync and not self.on_cpu:
             self.stop(op.sync)
-        last = self.item(d, (1.5 + 0.9 * depth) * self.p.dispatch) + 1
-        for e in self.events[base : base + depth]:
+        last = self.item(d, (1.0 + 0.9 * len(rest)) * self.p.dispatch) + 1
+        for e in self.events[at : at + len(rest)]:
             e.last = last
-            e.backward = backward
+        if outer:
+            self.events[base].last = self.item(d, 0.8 * self.p.dispatch) + 1
 
 
 CPU_GFLOPS, CPU_GBS = 400.0, 25.0
@@ -208,10 +217,8 @@ def _backward(b: _Builder, p: Params, taken: list[tuple[Op, int]]) -> None:
         d0 = b.item(DISPATCH, 3.0 * p.dispatch)
         at = len(b.events)
         node = f"autograd::engine::evaluate_function: {op.grad}"
-        b.events.append(OpEvent(node, AUTOGRAD, d0, 0, 0, 2, sequence=seq, backward=True))
-        b.events.append(
-            OpEvent(op.grad or "", AUTOGRAD, d0, 0, 1, 2, op.dims[:1], op.dtype, seq, backward=True)
-        )
+        b.events.append(OpEvent(node, AUTOGRAD, d0, 0, 0, 2, sequence=seq))
+        b.events.append(OpEvent(op.grad or "", AUTOGRAD, d0, 0, 1, 2, op.dims[:1], op.dtype, seq))
         for inner in op.back:
             b.op(inner, AUTOGRAD)
         d1 = b.item(DISPATCH, 1.6 * p.dispatch) + 1

@@ -1,7 +1,7 @@
 """NVML and host timelines of a simulated run: what nvidia-smi and a process sampler would have written.
 
-The job runs for a while before and after the simulated steps at their mean load, so that even short runs
-have samples.
+The job starts up for a while before the first step (GPU idle), and goes on at its steady load after the last one,
+so that even short runs have samples.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ def _times(run: Run) -> np.ndarray:
 
 
 def _share(
-    starts: np.ndarray, ends: np.ndarray, weights: np.ndarray, a: float, b: float, mean: float
+    starts: np.ndarray, ends: np.ndarray, weights: np.ndarray, a: float, b: float, before: float, after: float
 ) -> float:
-    """Weighted share of ``[a, b]`` covered by the step intervals; outside all of them, ``mean``."""
-    if len(starts) == 0 or b <= starts[0] or a >= ends[-1]:
-        return mean
+    """Weighted share of ``[a, b]`` covered by the intervals; ``before`` the first and ``after`` the last as given."""
+    if len(starts) == 0 or a >= ends[-1]:
+        return after
+    if b <= starts[0]:
+        return before
     overlap = np.clip(np.minimum(ends, b) - np.maximum(starts, a), 0.0, None)
     inside = min(b, float(ends[-1])) - max(a, float(starts[0]))
-    return float((overlap * weights).sum() / inside) if inside > 0 else mean
+    return float((overlap * weights).sum() / inside) if inside > 0 else after
 
 
 def _busy(r: Rank) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -65,7 +67,8 @@ def gpu_samples(run: Run, rank: int) -> list[GpuSample]:
     r = run.sim.ranks[rank]
     rng = np.random.default_rng([p.seed, 104729, rank])
     starts, ends, share = _busy(r)
-    mean = float(np.average(share, weights=ends - starts))
+    steady = slice(min(p.warm, len(share) - 1), None)
+    mean = float(np.average(share[steady], weights=(ends - starts)[steady] + 1e-9))
     plan = r.plan
     total = max(plan.kernel_us.sum(), 1.0)
     memory = plan.memory_us / total
@@ -79,7 +82,7 @@ def gpu_samples(run: Run, rank: int) -> list[GpuSample]:
     if p.clock < 1.0 and p.throttle_from == 0:
         throttle_at = -np.inf
     for t in _times(run):
-        s = _share(starts, ends, share, t - INTERVAL_US, t, mean)
+        s = _share(starts, ends, share, t - INTERVAL_US, t, 0.0, mean)
         # NVML counts any kernel at all within a sub-interval as busy: waiting collectives too
         util = min(1.0, s * 1.01 + (0.02 if s > 0.02 else 0.0))
         if p.ranks > 1:
@@ -221,7 +224,7 @@ def host_rows(run: Run, rank: int, bundle: bool = False) -> list[dict[str, Any]]
     throttled = 0
     for t in _times(run):
         a = t - INTERVAL_US
-        main = _share(starts, step_ends, host_busy, a, t, mean_main)
+        main = _share(starts, step_ends, host_busy, a, t, 1.0, mean_main)
         if main_threads > 1:
             main *= min(main_threads, p.cores)
         busy = []
@@ -231,7 +234,7 @@ def host_rows(run: Run, rank: int, bundle: bool = False) -> list[dict[str, Any]]
                 busy.append(0.0)
                 continue
             mean = float(((ends - begins) * rate)[mine].sum() / span)
-            share = _share(begins[mine], ends[mine], rate[mine], a, t, min(mean, 1.0))
+            share = _share(begins[mine], ends[mine], rate[mine], a, t, 0.0, min(mean, 1.0))
             busy.append(
                 min(share, 1.0)
                 * (min(p.worker_threads, p.cores / max(p.workers, 1)) if p.worker_threads > 1 else 1.0)
