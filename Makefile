@@ -19,8 +19,8 @@ $(READY): pyproject.toml
 	  { echo "tracelens needs Python 3.11 or newer; run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (the first time this takes a few minutes)"
-	@$(BIN)/python -m pip install -q '$(TORCH)'
-	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@$(BIN)/python -m pip install -qq '$(TORCH)'
+	@$(BIN)/python -m pip install -qq -e '.[dev]'
 	@touch $@
 
 demo: $(READY)  ## record a deliberately slow training run on this machine and report it

@@ -176,9 +176,9 @@ def kernel_operators(analysis: RankAnalysis) -> dict[int, str]:
         return {}
     order = np.argsort(host.ext[operators], kind="stable")
     keys, rows = host.ext[operators][order], operators[order]
-    ext = np.where(
-        device.ext >= 0, device.ext, np.where(device.launch >= 0, host.ext[np.maximum(device.launch, 0)], -1)
-    )
+    ext = device.ext.copy()
+    through_launch = (ext < 0) & (device.launch >= 0)
+    ext[through_launch] = host.ext[device.launch[through_launch]]
     at = np.minimum(np.searchsorted(keys, ext), keys.size - 1)
     owner = np.where((ext >= 0) & (keys[at] == ext), rows[at], -1)
     known = owner >= 0

@@ -171,9 +171,9 @@ def split_idle(activity: Activity, idle: Intervals) -> tuple[Intervals, Interval
     device = activity.device
     if not len(idle) or not len(device):
         return idle, EMPTY
-    launched = np.where(
-        device.launch >= 0, activity.host.start[np.maximum(device.launch, 0)], np.iinfo(np.int64).min
-    )
+    launched = np.full(len(device), np.iinfo(np.int64).min)
+    joined = device.launch >= 0
+    launched[joined] = activity.host.start[device.launch[joined]]
     following = np.searchsorted(device.start, idle.end, side="left")
     exists = following < len(device)
     # a gap begins where the last earlier activity ended, also where the window cuts its beginning
