@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 _SCHEDULE = ((120.0, 0.0), (600.0, 0.5), (float("inf"), 1.0))
 _LONGEST_S = 10.0
 # of one core; the promise is 1 %, and a little is kept for start-up and bursts
-_CPU_SHARE = 0.007
-_CPU_EASY = 0.004
+_CPU_SHARE = 0.008
+_CPU_AIM = 0.006
 # the promise is 20 MB an hour and rank
 _BYTES_AT_START = 3_000_000
 _BYTES_PER_S = 15_000_000 / 3600
@@ -72,8 +72,8 @@ class Pace:
         share = (cpu_s - self._reviewed_cpu) / spent
         self.cpu_share = share
         if share > _CPU_SHARE:
-            self._cpu_stretch = self._longer(self._cpu_stretch, share / _CPU_EASY)
-        elif share < _CPU_EASY:
+            self._cpu_stretch = self._longer(self._cpu_stretch, share / _CPU_AIM)
+        elif share * 1.25 < _CPU_AIM * 1.1:  # faster by a quarter would still be well inside
             self._cpu_stretch = max(1.0, self._cpu_stretch / 1.25)
         rate = (self.written - self._reviewed_bytes) / spent / max(1, self.ranks)
         allowed = self.allowance(now_s - self.started_s)
