@@ -92,6 +92,22 @@ def test_lines_with_data_times_win_over_the_bar(tmp_path: Path) -> None:
     assert read(tmp_path, text).framework == "generic"
 
 
+def test_simple_profiler_of_lightning(tmp_path: Path) -> None:
+    text = """FIT Profiler Report
+----------------------------------------------------------------------------------------------------
+|  Action                                        |  Mean duration (s) |  Num calls |  Total time (s) |  Percentage %  |
+|  Total                                         |  -                 |  270       |  14.102         |  100 %         |
+|  run_training_epoch                            |  13.5              |  1         |  13.5           |  95.7          |
+|  [_TrainingEpochLoop].train_dataloader_next    |  0.08              |  101       |  8.08           |  57.3          |
+|  run_training_batch                            |  0.02              |  100       |  2.0            |  14.2          |
+|  [_EvaluationLoop].val_next                    |  0.5               |  10        |  5.0            |  35.0          |
+"""
+    log = read(tmp_path, text)
+    assert log.framework == "lightning profiler"
+    assert log.step_s.tolist() == [pytest.approx(0.1)]
+    assert log.data_share == pytest.approx(0.8)
+
+
 def test_json_lines_of_mmengine(tmp_path: Path) -> None:
     text = (
         '{"lr": 0.1, "data_time": 0.05, "loss": 2.0, "time": 0.2, "epoch": 1, "iter": 50, "memory": 12, "step": 50}\n'

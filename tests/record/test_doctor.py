@@ -231,6 +231,14 @@ def test_injected_tools_and_foreign_libcupti(tmp_path: Path) -> None:
     assert "libcupti.so.12" in checks["libcupti"].message
 
 
+def test_hidden_gpus(tmp_path: Path) -> None:
+    folder = root(tmp_path, {"proc/driver/nvidia/version": "550"})
+    for value, told in (("", True), ("-1", True), ("0,1", False)):
+        env = environment(tmp_path / "none", LD_LIBRARY_PATH="", CUDA_VISIBLE_DEVICES=value)
+        checks = by_name(doctor_gpu.gpu_checks(folder, env, privileged=True))
+        assert ("CUDA_VISIBLE_DEVICES" in checks) is told
+
+
 def test_cores_and_quota() -> None:
     assert doctor_host.affinity_check(8, 8).status == "ok"
     assert doctor_host.affinity_check(8, 16).status == "info"

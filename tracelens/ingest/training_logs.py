@@ -102,6 +102,13 @@ _FORMATS: tuple[_Format, ...] = (
     ),
 )
 
+# Lightning's SimpleProfiler: a table of actions, mean seconds, calls, total seconds
+_PROFILED = re.compile(
+    rf"^\s*\|\s*(?:\[_\w*TrainingEpochLoop\]\.)?(?P<action>train_dataloader_next|get_train_batch|run_training_batch)"
+    rf"\s*\|\s*(?P<mean>{_N})\s*\|\s*(?P<calls>\d+)\s*\|",
+    re.MULTILINE,
+)
+
 # the general case: two named durations on one line, in either order
 _TIME_KEY = re.compile(
     r"(?<![\w-])(?<!elapsed )(?<!total )(?<!epoch )(?<!remaining )(?<!eval )(?<!val )(?<!start )(?<!end )"
@@ -147,6 +154,8 @@ def read_training_log(path: str | Path) -> TrainingLog:
     source = str(path)
     rows, framework, averaged, notes = history_rows(text)
     if not rows:
+        rows, framework, averaged = _profiled_rows(text), "lightning profiler", True
+    if not rows:
         rows, framework, averaged = _text_rows(text)
     if not rows:
         raise InputError(
@@ -167,6 +176,22 @@ def read_training_log(path: str | Path) -> TrainingLog:
         source=source,
         notes=tuple(notes),
     )
+
+
+def _profiled_rows(text: str) -> list[Row]:
+    """One row a SimpleProfiler table: fetching the batch, and the step, which does not include it."""
+    rows: list[Row] = []
+    fetch: float | None = None
+    batch: float | None = None
+    for match in _PROFILED.finditer(text):
+        if match["action"] == "run_training_batch":
+            batch = float(match["mean"])
+        else:
+            fetch = float(match["mean"])
+        if fetch is not None and batch is not None:
+            rows.append(Row(None, None, batch + fetch, fetch, None, None))
+            fetch = batch = None
+    return rows
 
 
 def _text_rows(text: str) -> tuple[list[Row], str, bool]:

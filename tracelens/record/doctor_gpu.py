@@ -53,7 +53,7 @@ def gpu_checks(
     checks = _nvml(driver, environ)
     if driver:
         checks.append(_counters(root, _is_privileged(root) if privileged is None else privileged))
-    checks += _variables(environ)
+    checks += _variables(environ, driver)
     checks.append(_cupti(environ))
     if running := _processes(root, _DCGM):
         checks.append(
@@ -196,12 +196,16 @@ def _is_privileged(root: Path) -> bool:
     return os.geteuid() == 0
 
 
-def _variables(environ: Mapping[str, str]) -> list[Check]:
-    return [
+def _variables(environ: Mapping[str, str], driver: bool) -> list[Check]:
+    checks = [
         Check(name, "warn", f"{name} is set: {why}; the windows may come without kernels", f"unset {name}")
         for name, why in _PROFILER_VARIABLES.items()
         if environ.get(name)
     ]
+    if driver and environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        message = "CUDA_VISIBLE_DEVICES hides every GPU from a job started here"
+        checks.append(Check("CUDA_VISIBLE_DEVICES", "warn", message, "unset CUDA_VISIBLE_DEVICES"))
+    return checks
 
 
 def _cupti(environ: Mapping[str, str]) -> Check:
