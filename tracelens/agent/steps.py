@@ -41,8 +41,7 @@ class StepLog:
         self._leader: Optional[Callable[[], Any]] = None
         self._others = 0
         self._pending: Deque[Dict[str, Any]] = deque(maxlen=4096)
-        self._held_wait = 0
-        self._held_samples = 0
+        self._unsettled: Dict[str, Any] = {}
         self._memory_at = 0
         self._peak: Optional[int] = None
         self._refused = 0
@@ -62,11 +61,13 @@ class StepLog:
             self._loader_step(now, training)
 
     def on_batch(self, wait_ns: int, samples: Optional[int], epoch: Optional[int], training: bool) -> None:
-        """A batch arrived. Batches fetched without gradients belong to validation once steps are known."""
-        if not training and self.source in ("explicit", "optimizer"):
+        """A batch arrived. Batches fetched without gradients belong to validation where anything steps."""
+        if self.source is None:
+            self._unsettled = {"wait": wait_ns, "samples": samples, "epoch": epoch}
+        self._fresh = True
+        if not training and self.source != "loader":
             return
         self._wait += wait_ns
-        self._fresh = True
         if samples is not None:
             self._samples = (self._samples or 0) + samples
         if epoch is not None:
@@ -105,17 +106,7 @@ class StepLog:
             return
         # Not settled yet. The sums run on: an optimizer step that comes later owns all these batches.
         begin = self._pending[-1]["t1"] if self._pending else self._start
-        samples = None if self._samples is None else self._samples - self._held_samples
-        self._pending.append(
-            {
-                "t0": begin,
-                "t1": now,
-                "wait": self._wait - self._held_wait,
-                "samples": samples,
-                "epoch": self._epoch,
-            }
-        )
-        self._held_wait, self._held_samples = self._wait, self._samples or 0
+        self._pending.append({"t0": begin, "t1": now, **self._unsettled})
         if len(self._pending) >= (_TRAINING_BATCHES if training else _INFERENCE_BATCHES):
             self._adopt()
             self._start = now
@@ -155,8 +146,6 @@ class StepLog:
     def _reset(self) -> None:
         self._wait = 0
         self._samples = None
-        self._held_wait = 0
-        self._held_samples = 0
 
     def _line(
         self, start: Optional[int], end: int, wait: int, samples: Optional[int], epoch: Optional[int],
