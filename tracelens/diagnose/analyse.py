@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.catalog import rank_signals
 from tracelens.signals.communication import straggler
 from tracelens.signals.signal import Signals
-from tracelens.whatif.bounds import WhatIfs, bounds
+from tracelens.whatif.bounds import WhatIfs
+from tracelens.whatif.scenarios import RankReplay, what_ifs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,13 @@ class Judged:
     evaluations: Mapping[str, Evaluation]
     bottleneck: Bottleneck
     reason: str | None
+    replayed: RankReplay | None = None
+    exposed: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def cause(self) -> str | None:
         """The cause of the rank's own verdict."""
-        return decide.cause(self.bottleneck, self.evaluations)
+        return decide.cause(self.bottleneck, self.evaluations, self.exposed)
 
 
 class Stages:
@@ -89,10 +92,24 @@ def judge(
     signals = rank_signals(analysis)
     for name, value in (extra or {}).items():
         signals.add(name, value, "ms" if name.endswith("_ms") else None, "all ranks")
-    whatifs = bounds(analysis)
+    exposed: dict[str, float] = {}
+    whatifs, replayed = what_ifs(analysis, signals.number("load.worker_busy"))
+    if replayed is not None:
+        for signal, saving in replayed.causes.items():
+            idle = signals.number(signal)
+            if idle is not None:
+                exposed[signal] = idle
+                signals.add(signal, saving, "ms", "replay")
+    signals.add(
+        "quality.replay_error",
+        abs(whatifs.error) if whatifs.error is not None else None,
+        "share",
+        "replay",
+        "no replay was possible",
+    )
     evaluations = evaluate_all(rules, signals, whatifs)
     name, reason = decide.bottleneck(whatifs, signals, evaluations)
-    return Judged(analysis, signals, whatifs, evaluations, name, reason)
+    return Judged(analysis, signals, whatifs, evaluations, name, reason, replayed, exposed)
 
 
 def _judge_all(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> list[Judged]:
@@ -133,9 +150,10 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
     if len(judged) > 1:
         name, reason = decide.bottleneck(whatifs, lead.signals, lead.evaluations)
     analysis, signals, evaluations = lead.analysis, lead.signals, lead.evaluations
+    rule = decide.cause(name, evaluations, lead.exposed)
     verdict = Verdict(
-        name, decide.cause(name, evaluations), decide.confidence(name, whatifs, signals, evaluations),
-        decide.headline(name, reason, whatifs, signals, evaluations),
+        name, rule, decide.confidence(name, whatifs, signals, evaluations),
+        decide.headline(name, rule, reason, whatifs, signals, evaluations),
     )  # fmt: skip
     advice = prescribe(verdict, lead.analysis, signals, evaluations, whatifs)
     shares: dict[str, float | None] = {**analysis.phases.shares()}
@@ -165,7 +183,7 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
         series=details.series(analysis),
         curves=advice.curves,
         kernels=details.kernel_rows(analysis),
-        rules_checked={e.rule.id: e.outcome for e in evaluations.values()},
+        rules_checked={e.rule.id: e.outcome.replace(" ", "_") for e in evaluations.values()},
         tool={"version": __version__, "stage_ms": stages.ms},
     )  # fmt: skip
     stages.done("assemble")

@@ -99,7 +99,7 @@ def _own_gpu(log: GpuLog, analysis: RankAnalysis, notes: list[str]) -> GpuLog:
         notes.append(f"{log.source} has no GPU {index}; all its GPUs were taken together")
         return log
     notes.append(
-        f"of the {len(log.gpus)} GPUs in {log.source}, number {index} was taken for this process (by index; visible devices may differ)"
+        f"of the {len(log.gpus)} GPUs in {log.source}, number {index} was taken for this process (by index)"
     )
     return chosen
 

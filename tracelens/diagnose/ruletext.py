@@ -11,7 +11,7 @@ def rule_text(rule: Rule, width: int = 100) -> str:
     """The rule in plain text, sections separated by blank lines."""
     facts = [f"{rule.id}: {rule.title}", ""]
     facts.append(
-        f"class: {rule.bottleneck or 'none (quality of the recording)'}    phase: {rule.phase or '-'}    since: {rule.since or '-'}"
+        f"class: {rule.bottleneck or 'none (recording quality)'}    phase: {rule.phase or '-'}    since: {rule.since or '-'}"
     )
     conditions = [f"  {c}" for c in rule.all]
     if rule.any:

@@ -19,6 +19,8 @@ NAMES: Mapping[str, str] = {
     "memory_bandwidth": "Memory bandwidth", "none": "Balanced", "inconclusive": "Inconclusive",
 }  # fmt: skip
 BOUND_CEILING = 0.8
+_CLOSE = 0.7
+_DISPATCH = ("host.dispatch_ms", "host.optimizer_ms")
 _DOUBTS = {
     "quality.few_steps": 0.85, "quality.no_steps": 0.8, "quality.missing_kernels": 0.5, "quality.unrecorded_graphs": 0.6,
     "quality.unknown_time": 0.7, "quality.truncated": 0.9, "quality.damaged_events": 0.95, "quality.profiled_dispatch": 0.95,
@@ -42,6 +44,13 @@ def bottleneck(
         return work, None
     if signals.value("quality.cpu_only") and _fired(evaluations, "host.cpu_compute"):
         return "cpu", None
+    if (signals.number("phase.compute") or 0.0) >= BUSY:
+        # host and kernels are level, so neither saves 8 % alone; a GPU that computes all the time is limited by its kernels
+        memory, arithmetic = (
+            signals.number("kernels.memory_ms") or 0.0,
+            signals.number("kernels.arithmetic_ms") or 0.0,
+        )
+        return ("memory_bandwidth" if memory > arithmetic else "gpu"), None
     return "none", None
 
 
@@ -67,8 +76,15 @@ def _fired(evaluations: Mapping[str, Evaluation], rule: str) -> bool:
     return rule in evaluations and evaluations[rule].outcome == "fired"
 
 
-def cause(name: Bottleneck, evaluations: Mapping[str, Evaluation]) -> str | None:
-    """The fired rule of the class that saves most; ties go to the rule that names more evidence."""
+def cause(
+    name: Bottleneck, evaluations: Mapping[str, Evaluation], exposed: Mapping[str, float] | None = None
+) -> str | None:
+    """The fired rule of the class that saves most.
+
+    Dispatch in a profiled window includes the profiler's own cost, and halving it also uncovers other waits. Where
+    another rule saves nearly as much (``_CLOSE``) and the GPU idled longer through that (``exposed``, by saving
+    signal), that rule is the cause.
+    """
     if name == "none":
         return "balanced"
     if name == "inconclusive":
@@ -80,7 +96,15 @@ def cause(name: Bottleneck, evaluations: Mapping[str, Evaluation]) -> str | None
     ]
     if not fired:
         return None
-    return max(fired, key=lambda e: (e.saving_ms or 0.0, len(e.rule.all) + len(e.rule.any))).rule.id
+    best = max(fired, key=lambda e: (e.saving_ms or 0.0, len(e.rule.all) + len(e.rule.any)))
+    if best.rule.saving_signal in _DISPATCH and exposed:
+        idle = exposed.get(best.rule.saving_signal, 0.0)
+        for other in sorted(fired, key=lambda e: -(e.saving_ms or 0.0)):
+            signal = other.rule.saving_signal or ""
+            close = (other.saving_ms or 0.0) >= _CLOSE * (best.saving_ms or 0.0)
+            if signal not in _DISPATCH and close and exposed.get(signal, 0.0) > idle:
+                return other.rule.id
+    return best.rule.id
 
 
 def confidence(
@@ -123,6 +147,7 @@ def confidence(
 
 def headline(
     name: Bottleneck,
+    rule: str | None,
     why: str | None,
     whatifs: WhatIfs,
     signals: Signals,
@@ -134,8 +159,10 @@ def headline(
     busy = signals.number("gpu.busy")
     gpu = f" GPU busy {percent(busy)}." if busy is not None else ""
     if name == "none":
-        return f"Balanced: no single resource, made free, would save {percent(WORTH)} of the {milliseconds(whatifs.step_ms)} step.{gpu}"
-    rule = cause(name, evaluations)
+        step = milliseconds(whatifs.step_ms)
+        return (
+            f"Balanced: no single resource, made free, would save {percent(WORTH)} of the {step} step.{gpu}"
+        )
     words = evaluations[rule].rule.title if rule and rule in evaluations else "no single rule names the cause"
     words = words[0].lower() + words[1:] if words[:2] != words[:2].upper() else words
     share, gain = whatifs.share(name), whatifs.speedup(name)

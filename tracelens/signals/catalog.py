@@ -75,6 +75,8 @@ def _derived(analysis: RankAnalysis, out: Signals) -> None:
         "host log",
         "no worker process, or no host log",
     )
+    busy = min(worker, 1.0) if mode == "workers" and worker is not None else None
+    out.add("load.worker_busy", busy, "share", "host log", "no worker process, or no host log")
     known = [
         v for v in (out.number("load.thread_cores"), out.number("load.worker_thread_cores")) if v is not None
     ]

@@ -109,9 +109,9 @@ def occupancy(analysis: RankAnalysis) -> dict[str, float | None]:
 
 
 def host_split(analysis: RankAnalysis) -> dict[str, float]:
-    """The host phase by what the launching thread did, ms a step; zero parts left out."""
+    """The host phase by what the launching thread did, shares of the window; empty parts left out."""
     parts = analysis.phases.host_parts
-    return {name: analysis.per_step_ms(part.total) for name, part in parts.items() if part.total}
+    return {name: part.total / max(analysis.length, 1) for name, part in parts.items() if part.total}
 
 
 def kernel_rows(analysis: RankAnalysis, limit: int = 15) -> tuple[KernelRow, ...]:
@@ -134,7 +134,7 @@ def kernel_rows(analysis: RankAnalysis, limit: int = 15) -> tuple[KernelRow, ...
         limits = np.bincount(analysis.kernels.limit[mine][analysis.kernels.limit[mine] >= 0], minlength=4)
         rows.append(KernelRow(
             name=names[code],
-            family="communication" if device.kind[mine[0]] == Device.COMMUNICATION else _kind_name(int(device.kind[mine[0]])) or kernels.family(names[code]),
+            family=_kind_name(int(device.kind[mine[0]])) or kernels.family(names[code]),
             calls_per_step=float(calls[code]) / analysis.step_count,
             ms_per_step=analysis.per_step_ms(float(by_name[code])),
             share=float(by_name[code]) / total,
@@ -163,7 +163,10 @@ def _operator_rows(analysis: RankAnalysis, limit: int) -> tuple[KernelRow, ...]:
     calls = np.bincount(host.name, minlength=len(names))
     total = float(max(analysis.length, 1))
     return tuple(
-        KernelRow(names[code], "operator", float(calls[code]) / analysis.step_count, analysis.per_step_ms(float(by_name[code])), min(float(by_name[code]) / total, 1.0))
+        KernelRow(
+            names[code], "operator", float(calls[code]) / analysis.step_count,
+            analysis.per_step_ms(float(by_name[code])), min(float(by_name[code]) / total, 1.0),
+        )
         for code in np.argsort(-by_name)[:limit].tolist() if by_name[code]
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from tracelens.trace.intervals import EMPTY, Intervals
 from tracelens.trace.tables import Device, Host
 
 TRACE = "trace"
-_LONG_PYTHON_NS = (
+LONG_PYTHON_NS = (
     500_000  # a pause between operators longer than this is work of its own, not interpreter overhead
 )
 _FIRST_USE = 50  # a call this many times the median of its kind loads, compiles or initialises something
@@ -24,7 +24,7 @@ def host_signals(analysis: RankAnalysis, out: Signals) -> None:
     parts = {name: part.intersect(starved) for name, part in phases.host_parts.items()}
     python = parts["python"]
     lengths = python.end - python.start
-    long = Intervals(python.start[lengths >= _LONG_PYTHON_NS], python.end[lengths >= _LONG_PYTHON_NS])
+    long = Intervals(python.start[lengths >= LONG_PYTHON_NS], python.end[lengths >= LONG_PYTHON_NS])
     short = python.total - long.total
     out.add("host.python_ms", analysis.per_step_ms(long.total), "ms", TRACE)
     first_use = first_use_time(analysis).intersect(parts["dispatch"])
@@ -140,7 +140,7 @@ def first_use_time(analysis: RankAnalysis) -> Intervals:
         return EMPTY
     spent = host.end[launches] - host.start[launches]
     return analysis.activity.rows_to_intervals(
-        launches[(spent > _FIRST_USE * np.median(spent)) & (spent > _LONG_PYTHON_NS)]
+        launches[(spent > _FIRST_USE * np.median(spent)) & (spent > LONG_PYTHON_NS)]
     )
 
 

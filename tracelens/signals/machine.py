@@ -14,7 +14,8 @@ LOG = "host log"
 _NAMES = (
     "machine.system_cpu", "machine.iowait", "machine.main_cpu", "machine.worker_cpu", "machine.workers", "machine.affinity",
     "machine.quota_cores", "machine.throttled", "machine.main_threads", "machine.worker_threads", "machine.run_delay",
-    "machine.dev_shm_used_share", "machine.memory_used_share", "machine.swap_used", "machine.psi_io", "machine.psi_memory", "machine.worker_read_bytes_s",
+    "machine.dev_shm_used_share", "machine.memory_used_share", "machine.swap_used", "machine.psi_io", "machine.psi_memory",
+    "machine.worker_read_bytes_s",
 )  # fmt: skip
 
 

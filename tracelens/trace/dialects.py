@@ -67,6 +67,7 @@ HOST_ALLOC_CALLS = re.compile(
     r"^(cuda|cu|hip)(HostAlloc|HostMalloc|MallocHost|FreeHost|HostFree|HostRegister|MemHostAlloc|MemFreeHost)",
     re.IGNORECASE,
 )
+WAIT_CALLS = re.compile(r"^(cuda|cu|hip)StreamWaitEvent", re.IGNORECASE)
 GRAPH_CALLS = re.compile(r"^(cuda|cu|hip)GraphLaunch", re.IGNORECASE)
 MODULE_CALLS = re.compile(r"^(cuda|cu|hip)(Module|Library)(Load|Get)", re.IGNORECASE)
 

@@ -1,0 +1,424 @@
+"""The steady steps as a graph to replay: host interactions in order, the work they launch, what waits for what.
+
+An interaction is a call through which the host meets something else: a launch, a copy, a synchronisation, the
+loader's ``next``. Between two of them lies host work, split by what it is. No recorded start or wait enters: a
+wait is a dependency, and its length comes out of the replay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracelens.signals import kernels
+from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.hostwork import LONG_PYTHON_NS
+from tracelens.signals.loader import loader_mode
+from tracelens.trace import dialects
+from tracelens.trace.intervals import Intervals, overlaps
+from tracelens.trace.tables import Device, Host, Pin
+from tracelens.whatif.timing import Timing, fit_timing, outstanding_at
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# kinds of host work
+LOAD, ALLOCATION, CAST, OPTIMIZER, DISPATCH, PYTHON = range(6)
+HOST_WORK = ("load", "allocation", "cast", "optimizer", "dispatch", "python")
+# classes of device work
+ARITHMETIC, MEMORY, SMALL, UNKNOWN, COMMUNICATION, H2D, D2H_BULK, D2H_SMALL = range(8)
+DEVICE_WORK = ("arithmetic", "memory", "small", "unknown", "communication", "h2d", "d2h_bulk", "d2h_small")
+# kinds of interaction
+LAUNCH, SYNC, NEXT, CALL = range(4)
+
+SMALL_COPY = 65_536  # .item()-like copies to the host stay below
+_HANDOVER_NS = 2_000_000.0  # unpickling a batch and handing it over; a ``next`` that lasts longer waits
+_HIDDEN_NS = 50_000
+_BLOCKED = 10  # a launch this many times the usual duration may have waited for room in the queue
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The loader's ``next`` calls: row of the interaction, when asked and when the batch was there (recorded ns).
+
+    Recorded times of ``next`` are the one thing a replay takes over: without worker timelines they alone say
+    when batches were complete (design section 5).
+    """
+
+    row: Ints
+    asked: Floats
+    there: Floats
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Interactions in host order (arrays of length n) and activities in launch order (length m).
+
+    ``gap`` (n, 6): host work before the interaction by kind, ns. ``call``: the interaction's own cost, ns.
+    ``first``/``count``: its activities. ``waits_for``: the activity whose end it waits for (-1: none),
+    ``slack`` how long after that end it returns. ``step``: steady step that it belongs to.
+    ``backlog``: per stream, when work queued before the first interaction ends, ns after the steps begin on the host.
+    Activities: ``hidden`` ns of unrecorded CUDA-graph work before it,
+    ``duration`` ns, ``work`` class, ``stream`` index, ``after``: an activity on another stream that
+    must end first (-1: none), ``owner`` steady step.
+    """
+
+    kind: Ints
+    gap: Floats
+    call: Floats
+    first: Ints
+    count: Ints
+    waits_for: Ints
+    slack: Floats
+    small_wait: NDArray[np.bool_]
+    step: Ints
+    duration: Floats
+    work: Ints
+    stream: Ints
+    after: Ints
+    owner: Ints
+    bytes: Ints
+    pin: Ints
+    requests: Requests
+    timing: Timing
+    backlog: Floats
+    hidden: Floats
+    steps: int
+    streams: int
+    concurrent: float
+    recorded_ns: float
+    begun_ns: float
+    start_ns: int
+
+    def __len__(self) -> int:
+        return int(self.kind.size)
+
+
+def build_graph(
+    analysis: RankAnalysis, first: int | None = None, last: int | None = None, timing: Timing | None = None
+) -> Graph | None:
+    """The graph of steady steps ``first`` .. ``last`` (default all); None where there is nothing to replay.
+
+    ``timing`` fitted on other steps may be given, so that these were not used to fit anything.
+    """
+    steps = analysis.steps
+    if not analysis.has_gpu or not steps.count:
+        return None
+    first = steps.first if first is None else first
+    last = steps.last if last is None else last
+    rows, kinds = _interactions(analysis, first, last)
+    if rows.size < 2 or not (kinds == LAUNCH).any():
+        return None
+    timing = timing or fit_timing(analysis)
+    host, device = analysis.activity.host, analysis.activity.device
+    start, end = host.start[rows], host.end[rows]
+
+    order, begin, count = _activities(analysis, rows)
+    low = int(steps.begin[first])
+    previous = np.concatenate(
+        ([_previous_end(analysis, int(start[0]), low)], np.maximum.accumulate(end)[:-1])
+    )
+    gap = _host_work(analysis, np.minimum(previous, start), start)
+    usual = timing.launch_ns
+    spent = (end - start).astype(np.float64)
+    position = np.full(len(device), -1, dtype=np.int64)
+    position[order] = np.arange(order.size)
+
+    waits_for, slack, small = _waits(analysis, rows, kinds, order, position, begin, count)
+    call = np.where(waits_for >= 0, np.minimum(spent, usual), spent)
+    blocked = (
+        (kinds == LAUNCH)
+        & (waits_for < 0)
+        & (spent > _BLOCKED * usual)
+        & _queue_is_full(analysis, rows, timing)
+    )
+    call[blocked] = usual
+    requests = _requests(analysis, rows, kinds, call)
+    own_step = np.clip(
+        np.searchsorted(steps.begin[first : last + 1], start, side="right") - 1, 0, last - first
+    )
+    streams, stream = np.unique(device.stream[order], return_inverse=True)
+    recorded = float(steps.done[last] - (steps.done[first - 1] if first > 0 else steps.begin[0]))
+    after = _across_streams(analysis, rows, order, position, begin, count)
+    return Graph(
+        kind=kinds, gap=gap, call=call, first=begin, count=count, waits_for=waits_for, slack=slack, small_wait=small,
+        step=own_step, duration=(device.end - device.start)[order].astype(np.float64), work=device_work(analysis)[order],
+        stream=stream.astype(np.int64), after=after, backlog=_backlog(analysis, order, streams, low),
+        hidden=_hidden(analysis, order, after, timing),
+        owner=np.clip(steps.owner[order] - first, 0, last - first),
+        bytes=device.bytes[order], pin=device.pin[order].astype(np.int64),
+        requests=requests, timing=timing, steps=last - first + 1, streams=int(streams.size),
+        concurrent=_concurrency(analysis), recorded_ns=recorded,
+        begun_ns=float(steps.done[last] - low) - recorded, start_ns=low,
+    )  # fmt: skip
+
+
+def device_work(analysis: RankAnalysis) -> Ints:
+    """The class of every activity on the rank's GPU."""
+    device = analysis.activity.device
+    work = np.full(len(device), UNKNOWN, dtype=np.int64)
+    for limit, code in ((kernels.ARITHMETIC, ARITHMETIC), (kernels.MEMORY, MEMORY), (kernels.SMALL, SMALL)):
+        work[analysis.kernels.limit == limit] = code
+    work[np.isin(device.kind, (Device.COMMUNICATION, Device.P2P))] = COMMUNICATION
+    work[device.kind == Device.H2D] = H2D
+    to_host = device.kind == Device.D2H
+    work[to_host] = np.where(device.bytes[to_host] >= SMALL_COPY, D2H_BULK, D2H_SMALL)
+    return work
+
+
+def _interactions(analysis: RankAnalysis, first: int, last: int) -> tuple[Ints, Ints]:
+    """Rows of the steps' interactions in host order, and their kinds."""
+    activity, steps = analysis.activity, analysis.steps
+    low, high = int(steps.begin[first]), int(steps.end[last])
+    device = activity.device
+    launches = np.unique(device.launch[device.launch >= 0])
+    launches = launches[activity.on_launching_thread[launches]]
+    pieces = [(launches, LAUNCH), (np.setdiff1d(activity.sync_calls, launches), SYNC)]
+    pieces.append((np.setdiff1d(activity.allocation_calls, launches), CALL))
+    if loader_mode(analysis) == "workers":
+        pieces.append(
+            (np.flatnonzero(activity.next_events & (activity.host.thread == activity.main_thread)), NEXT)
+        )
+    rows = np.concatenate([rows for rows, _ in pieces])
+    kinds = np.concatenate([np.full(rows.size, kind) for rows, kind in pieces])
+    start = activity.host.start[rows]
+    inside = (start >= low) & (start < high)
+    rows, kinds, start = rows[inside], kinds[inside], start[inside]
+    order = np.argsort(start, kind="stable")
+    return rows[order], kinds[order]
+
+
+def _activities(analysis: RankAnalysis, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Activities in launch order, with each interaction's first one and their number (a graph launches many)."""
+    device = analysis.activity.device
+    rank = np.full(len(analysis.activity.host), -1, dtype=np.int64)
+    rank[rows] = np.arange(rows.size)
+    mine = np.flatnonzero(device.launch >= 0)
+    at = rank[device.launch[mine]]
+    mine, at = mine[at >= 0], at[at >= 0]
+    order = np.lexsort((device.start[mine], at))
+    mine, at = mine[order], at[order]
+    count = np.bincount(at, minlength=rows.size)
+    return mine, np.cumsum(count) - count, count
+
+
+def _previous_end(analysis: RankAnalysis, first_start: int, low: int) -> int:
+    """End of the last interaction before the steps begin, else where they begin: host work counts from there."""
+    return min(low, first_start)
+
+
+def _host_work(analysis: RankAnalysis, low: Ints, high: Ints) -> Floats:
+    """Host work in each [low, high) by kind: the first that claims an instant gets it."""
+    activity = analysis.activity
+    work = np.zeros((low.size, len(HOST_WORK)))
+    rest = Intervals.of(low, high)
+    claims = {
+        LOAD: activity.next,
+        ALLOCATION: activity.rows_to_intervals(activity.allocation_calls),
+        CAST: activity.casts,
+        OPTIMIZER: activity.optimizer,
+        DISPATCH: activity.operators,
+    }
+    for kind, claim in claims.items():
+        part = rest.intersect(claim)
+        work[:, kind] = part.measure(low, high)
+        rest = rest.subtract(claim)
+    # a short pause between operators is interpreter overhead of dispatching them
+    long = (rest.end - rest.start) >= LONG_PYTHON_NS
+    work[:, PYTHON] = Intervals(rest.start[long], rest.end[long]).measure(low, high)
+    work[:, DISPATCH] += Intervals(rest.start[~long], rest.end[~long]).measure(low, high)
+    return work
+
+
+def _waits(
+    analysis: RankAnalysis, rows: Ints, kinds: Ints, order: Ints, position: Ints, begin: Ints, count: Ints
+) -> tuple[Ints, Floats, NDArray[np.bool_]]:
+    """For each interaction, the activity it waits for, how long after its end it returns, and whether it is ``.item()``-like."""
+    host, device = analysis.activity.host, analysis.activity.device
+    waits_for = np.full(rows.size, -1, dtype=np.int64)
+    slack = np.zeros(rows.size)
+    small = np.zeros(rows.size, dtype=bool)
+    names = analysis.tables.names
+    synchronous = np.fromiter(
+        (n.startswith(("cudaFree", "hipFree", "cudaMalloc", "hipMalloc")) for n in names), bool, len(names)
+    )
+    last_on: dict[int, int] = {}
+    main_stream = (
+        int(np.bincount(np.unique(device.stream[order], return_inverse=True)[1]).argmax())
+        if order.size
+        else 0
+    )
+    streams = np.unique(device.stream[order]) if order.size else np.empty(0, dtype=np.int64)
+    compute_stream = int(streams[main_stream]) if streams.size else 0
+    for i in range(rows.size):
+        row = int(rows[i])
+        end = int(host.end[row])
+        if kinds[i] == LAUNCH:
+            mine = order[begin[i] : begin[i] + count[i]]
+            last = int(mine[-1])
+            kind = int(device.kind[last])
+            if _blocks(kind, int(device.pin[last]), int(device.bytes[last])) and 2 * end >= int(
+                device.start[last]
+            ) + int(device.end[last]):
+                waits_for[i] = position[last]
+                slack[i] = float(np.clip(end - int(device.end[last]), -50_000, 50_000))
+                small[i] = kind == Device.D2H and int(device.bytes[last]) < SMALL_COPY
+            for activity in mine.tolist():
+                last_on[int(device.stream[activity])] = activity
+        elif kinds[i] == SYNC or (kinds[i] == CALL and synchronous[host.name[row]]):
+            target = _sync_target(
+                device.end, last_on, end, int(host.start[row]), compute_stream, kinds[i] == SYNC
+            )
+            if target is not None:
+                waits_for[i] = position[target]
+                slack[i] = (
+                    float(np.clip(end - int(device.end[target]), 0, 50_000))
+                    if device.end[target] > host.start[row]
+                    else 0.0
+                )
+                small[i] = True
+    return waits_for, slack, small
+
+
+def _blocks(kind: int, pin: int, size: int) -> bool:
+    """Whether a copy call of that kind may wait for its copy (CUDA runtime API, synchronisation behaviour).
+
+    Pinned copies are asynchronous, a blocking one is followed by a synchronisation of its own; pageable ones return
+    once staged to the device, at once where they fit the staging buffer, or once they are back on the host.
+    """
+    if kind == Device.D2H:
+        return pin != Pin.PINNED
+    return kind == Device.H2D and pin != Pin.PINNED and (size < 0 or size > SMALL_COPY)
+
+
+def _sync_target(
+    ends: Ints, last_on: dict[int, int], end: int, start: int, compute_stream: int, always: bool
+) -> int | None:
+    """The activity a synchronisation waits for: of the last launched on each stream, the latest that had ended with the call.
+
+    A stream whose last work was still running when the call returned was not waited for.
+    """
+    done = [a for a in last_on.values() if int(ends[a]) <= end + 20_000]
+    if not done:
+        return None
+    latest = max(done, key=lambda a: int(ends[a]))
+    if int(ends[latest]) > start:
+        return latest
+    # nothing was pending as recorded: it would wait for the compute stream, if for any
+    if not always:
+        return None
+    last = last_on.get(compute_stream)
+    return last if last is not None and int(ends[last]) <= end + 20_000 else None
+
+
+def _queue_is_full(analysis: RankAnalysis, rows: Ints, timing: Timing) -> NDArray[np.bool_]:
+    """Whether as much work was outstanding at each call's start as the queue is taken to hold."""
+    outstanding = outstanding_at(analysis, analysis.activity.host.start[rows])
+    return np.asarray(outstanding >= 0.8 * timing.queue, dtype=bool)
+
+
+def _across_streams(
+    analysis: RankAnalysis, rows: Ints, order: Ints, position: Ints, begin: Ints, count: Ints
+) -> Ints:
+    """For each activity, one on another stream that it waits for.
+
+    Said by a stream-wait call before the launch (then: the last work launched on another stream), or shown by its
+    start right at another stream's end where its own stream and launch had long been ready.
+    """
+    device, host = analysis.activity.device, analysis.activity.host
+    after = np.full(order.size, -1, dtype=np.int64)
+    if order.size == 0 or np.unique(device.stream[order]).size < 2:
+        return after
+    waits = analysis.activity.calls(dialects.WAIT_CALLS)
+    wait_at = host.start[waits]
+    start, end, stream = device.start[order], device.end[order], device.stream[order]
+    launch = host.start[device.launch[order]]
+    previous_launch = np.concatenate(([-1], launch[:-1]))
+    announced = np.searchsorted(wait_at, launch, side="left") > np.searchsorted(
+        wait_at, previous_launch, side="left"
+    )
+    ready = np.maximum(launch + 3_000, _previous_on_stream(stream, end))
+    last_on: dict[int, int] = {}
+    by_end = np.argsort(end, kind="stable")
+    ends = end[by_end]
+    for k in range(order.size):
+        own = int(stream[k])
+        if announced[k]:
+            others = [j for s, j in last_on.items() if s != own and end[j] <= start[k] + 2_000]
+            if others:
+                after[k] = max(others, key=lambda j: int(end[j]))
+        if after[k] < 0 and start[k] - ready[k] > 10_000:
+            low, high = np.searchsorted(ends, start[k] - 15_000), np.searchsorted(ends, start[k] + 1_000)
+            near = [int(j) for j in by_end[low:high] if stream[j] != own and j < k]
+            if near:
+                after[k] = max(near, key=lambda j: int(end[j]))
+        last_on[own] = k
+    return after
+
+
+def _backlog(analysis: RankAnalysis, order: Ints, streams: Ints, low: int) -> Floats:
+    """When each stream is free of work that these steps did not launch, ns after ``low``; not before it."""
+    device = analysis.activity.device
+    mine = np.zeros(len(device), dtype=bool)
+    mine[order] = True
+    first = int(device.start[order].min()) if order.size else low
+    earlier = ~mine & (device.start < max(first, low))
+    free = [int(device.end[earlier & (device.stream == s)].max(initial=low)) for s in streams]
+    return np.array([max(at - low, 0) for at in free], dtype=np.float64)
+
+
+def _hidden(analysis: RankAnalysis, order: Ints, after: Ints, timing: Timing) -> Floats:
+    """Work that ran before an activity but was not recorded: where CUDA graphs hide kernels, the time that no
+    dependency explains. 0 everywhere without graph launches."""
+    hidden = np.zeros(order.size)
+    if not analysis.activity.graph_launches or not order.size:
+        return hidden
+    device, host = analysis.activity.device, analysis.activity.host
+    start, end = device.start[order], device.end[order]
+    ready = np.maximum(
+        host.start[device.launch[order]] + timing.latency_ns,
+        _previous_on_stream(device.stream[order], end) + timing.gap_ns,
+    )
+    ready = np.maximum(ready, np.where(after >= 0, end[np.maximum(after, 0)], 0))
+    late = start - ready
+    hidden[late > _HIDDEN_NS] = late[late > _HIDDEN_NS]
+    return hidden
+
+
+def _previous_on_stream(stream: Ints, end: Ints) -> Ints:
+    previous = np.zeros(stream.size, dtype=np.int64)
+    for code in np.unique(stream):
+        rows = np.flatnonzero(stream == code)
+        previous[rows[1:]] = end[rows[:-1]]
+    return previous
+
+
+def _requests(analysis: RankAnalysis, rows: Ints, kinds: Ints, call: Floats) -> Requests:
+    """The loader's ``next`` calls; sets the cost of ``next`` itself in ``call``: what the quick ones took."""
+    at = np.flatnonzero(kinds == NEXT)
+    start, end = analysis.activity.host.start[rows[at]], analysis.activity.host.end[rows[at]]
+    spent = (end - start).astype(np.float64)
+    own = np.zeros(at.size)
+    if at.size:
+        usual = float(np.percentile(spent, 25)) if spent.size >= 4 else float(spent.min())
+        own = np.minimum(spent, min(usual, _HANDOVER_NS))
+        call[at] = own
+    return Requests(at, start.astype(np.float64), end - own)
+
+
+def _concurrency(analysis: RankAnalysis) -> float:
+    """Share of host time in which two launching threads are inside operators at once: the graph has one host."""
+    host, activity = analysis.activity.host, analysis.activity
+    spans = []
+    for thread in activity.launching_threads:
+        mine = (host.thread == thread) & np.isin(host.kind, (Host.OPERATOR, Host.RUNTIME))
+        mine &= (host.end > analysis.window[0]) & (host.start < analysis.window[1])
+        spans.append(Intervals.of(host.start[mine], host.end[mine]))
+    both = 0
+    for i, left in enumerate(spans):
+        for right in spans[i + 1 :]:
+            start, end, _, _ = overlaps(left, right)
+            both += int((end - start).sum())
+    return both / max(analysis.length, 1)

@@ -1,0 +1,216 @@
+"""Replays a graph under many scenarios at once: one pass over the interactions, a vector of clocks, one a scenario.
+
+The steps are replayed several times in a row (the end of a pass is the beginning of the next), and the last pass
+is measured, so that neither an empty queue at the start nor a full one flatters a scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracelens.whatif.graph import CALL, LAUNCH, NEXT, Graph
+
+Floats = NDArray[np.float64]
+_NEVER = -1e18
+PASSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is changed: factors on host work and device work by kind (see graph), 1 where not named.
+
+    ``sync``/``copy_wait``: whether ``.item()``-like waits and copy calls still block; ``loader``: factor on loader
+    waits (0: batches always lie ready); ``latency``: factor on launch latency and gaps between kernels.
+    ``durations``: replaces activity durations (ns).
+    """
+
+    name: str
+    host: tuple[tuple[int, float], ...] = ()
+    device: tuple[tuple[int, float], ...] = ()
+    sync: bool = True
+    copy_wait: bool = True
+    loader: float = 1.0
+    call: float = 1.0
+    durations: Floats | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Mean step in ns by scenario, the steps' own durations in the measured pass (scenarios, steps), and those of
+    the first pass, which begins as the recording did: that pass is compared with the recorded steps."""
+
+    mean_ns: Floats
+    steps_ns: Floats
+    first_pass_ns: Floats
+
+
+def replay(
+    graph: Graph,
+    scenarios: Sequence[Scenario],
+    workers: int | None = None,
+    prefetch: int = 2,
+    busy: float | None = None,
+    passes: int = PASSES,
+) -> Replayed:
+    """Replays every scenario; ``workers`` and ``prefetch`` shape how loader arrivals follow the consumer."""
+    count = len(scenarios)
+    gap, call, duration = _weights(graph, scenarios)
+    waits = _wait_switches(graph, scenarios)
+    workers = workers if workers and workers > 0 else 1
+    ahead = workers * max(prefetch, 1)
+    service = fit_service(graph, workers, ahead, busy)
+    arrivals = _Arrivals(graph, scenarios, service, workers, ahead)
+    latency, between, queue = graph.timing.latency_ns, graph.timing.gap_ns, graph.timing.queue
+    host = np.zeros(count)
+    stream_end = [np.full(count, backlog if backlog > 0 else _NEVER) for backlog in graph.backlog]
+    hidden = graph.hidden.tolist()
+    activities = graph.duration.size
+    ended = np.zeros((activities, count))
+    started_ring = np.full((max(queue, 1), count), _NEVER)
+    launched = 0
+    done = np.full((graph.steps, count), _NEVER)
+    before = np.full(count, graph.begun_ns)
+    measured = np.zeros((count, graph.steps))
+    kinds, firsts, counts = graph.kind.tolist(), graph.first.tolist(), graph.count.tolist()
+    targets, slack, streams = graph.waits_for.tolist(), graph.slack.tolist(), graph.stream.tolist()
+    after, owner = graph.after.tolist(), graph.owner.tolist()
+    maximum = np.maximum
+    recorded = np.zeros((count, graph.steps))
+    for number in range(passes):
+        done.fill(_NEVER)
+        for i, kind in enumerate(kinds):
+            at = host + gap[i]
+            if kind == LAUNCH:
+                host = at + call[i]
+                ready = at + latency
+                for k in range(firsts[i], firsts[i] + counts[i]):
+                    stream = streams[k]
+                    begin = maximum(ready, stream_end[stream] + between)
+                    if after[k] >= 0:
+                        begin = maximum(begin, ended[after[k]] + between)
+                    if hidden[k]:
+                        begin = begin + hidden[k]
+                    finish = begin + duration[k]
+                    stream_end[stream] = finish
+                    ended[k] = finish
+                    done[owner[k]] = maximum(done[owner[k]], finish)
+                    slot = launched % queue
+                    # the queue takes no more launches than it holds: this one waits for the start of an earlier one
+                    host = maximum(host, started_ring[slot])
+                    started_ring[slot] = begin
+                    launched += 1
+                if targets[i] >= 0:
+                    host = maximum(host, ended[targets[i]] + slack[i] + waits[i])
+            elif kind == NEXT:
+                host = arrivals.take(i, at, at + call[i])
+            else:
+                host = at + call[i]
+                if targets[i] >= 0:
+                    host = maximum(host, ended[targets[i]] + slack[i] + waits[i])
+        np.maximum.accumulate(done, axis=0, out=done)
+        edges = np.vstack((before[None, :], done))
+        measured = np.diff(edges, axis=0).T
+        if number == 0:
+            recorded = measured
+        before = done[-1].copy()
+    return Replayed(measured.mean(axis=1), measured, recorded)
+
+
+def _weights(graph: Graph, scenarios: Sequence[Scenario]) -> tuple[Floats, Floats, Floats]:
+    """Host gaps, call costs (interactions, scenarios) and activity durations (activities, scenarios)."""
+    host = np.ones((graph.gap.shape[1], len(scenarios)))
+    device = np.ones((8, len(scenarios)))
+    duration = np.repeat(graph.duration[:, None], len(scenarios), axis=1)
+    for s, scenario in enumerate(scenarios):
+        for kind, factor in scenario.host:
+            host[kind, s] = factor
+        for work, factor in scenario.device:
+            device[work, s] = factor
+        if scenario.durations is not None:
+            duration[:, s] = scenario.durations
+    calls = np.array([scenario.call for scenario in scenarios])
+    call = graph.call[:, None] * calls[None, :]
+    free_allocation = host[1]
+    call[graph.kind == CALL] = graph.call[graph.kind == CALL][:, None] * free_allocation[None, :]
+    return graph.gap @ host, call, duration * device[graph.work]
+
+
+def _wait_switches(graph: Graph, scenarios: Sequence[Scenario]) -> Floats:
+    """0 where a wait counts, hugely negative where a scenario has removed it (interactions, scenarios)."""
+    sync = np.array([0.0 if s.sync else _NEVER for s in scenarios])
+    copy = np.array([0.0 if s.copy_wait else _NEVER for s in scenarios])
+    return np.where(graph.small_wait[:, None], sync[None, :], copy[None, :])
+
+
+class _Arrivals:
+    """When batches are ready: a worker takes its next index when it is free and an in-order batch has been taken."""
+
+    def __init__(
+        self, graph: Graph, scenarios: Sequence[Scenario], service: Floats, workers: int, ahead: int
+    ) -> None:
+        factor = np.array([s.loader for s in scenarios])
+        self.free = factor == 0
+        self.index = {int(row): position for position, row in enumerate(graph.requests.row)}
+        self.service = service[:, None] * factor[None, :]
+        self.workers, self.ahead = workers, ahead
+        self.first = graph.requests.there[:workers] - graph.start_ns - service[:workers]
+        self.taken: list[Floats] = []
+        self.ready: list[Floats] = []
+        self.nothing = np.full(len(scenarios), _NEVER)
+
+    def take(self, row: int, at: Floats, own: Floats) -> Floats:
+        """The host's clock after the ``next`` that it begins at ``at`` and that costs until ``own``."""
+        number = len(self.taken)
+        service = self.service[self.index[row]]
+        sent = self.taken[number - self.ahead] if number >= self.ahead else self.nothing
+        if number < self.workers:
+            # before the replay began the workers were as far as the first requests show
+            begin = np.full(at.size, self.first[number]) if number < self.first.size else at - service
+        else:
+            begin = self.ready[number - self.workers]
+        ready = np.where(self.free, _NEVER, np.maximum(begin, sent) + service)
+        self.ready.append(ready)
+        out = np.maximum(own, ready + (own - at))
+        self.taken.append(out)
+        return out
+
+
+def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = None) -> Floats:
+    """Service time of each batch in ns, from the ends of the ``next`` calls that waited (design section 5).
+
+    A batch that was waited for was complete when ``next`` returned: its service began when its worker was free and
+    its index sent. The others were complete before they were asked for; they are given the usual service time,
+    or less where that would make them late. ``busy`` (share of time that a worker works, from a host log) is the
+    usual service time where nothing was waited for; without it, 0: the loader is not seen to limit anything.
+    """
+    asked, there = graph.requests.asked, graph.requests.there
+    count = asked.size
+    if not count:
+        return np.empty(0)
+    step = graph.recorded_ns / max(graph.steps, 1)
+    waited = there - asked > max(0.02 * step, 200_000.0)
+    usual = busy * workers * step if busy is not None else 0.0
+    service = np.full(count, usual)
+    for _ in range(3):
+        ready = np.where(waited, there, np.minimum(asked, there))
+        for i in range(count):
+            begin = max(
+                ready[i - workers] if i >= workers else _NEVER, there[i - ahead] if i >= ahead else _NEVER
+            )
+            if begin == _NEVER:
+                service[i] = usual
+                continue
+            if waited[i]:
+                service[i] = max(there[i] - begin, 0.0)
+            else:
+                service[i] = min(usual, max(asked[i] - begin, 0.0))
+                ready[i] = begin + service[i]
+        known = service[workers:][waited[workers:]]
+        if not known.size or busy is not None:
+            break
+        usual = float(np.median(known))
+    return service
