@@ -112,6 +112,28 @@ def test_a_new_optimizer_takes_over_from_one_that_is_gone() -> None:
     assert len(agent.lines) == 6
 
 
+def test_a_new_optimizer_beside_the_old_one_takes_over_at_once() -> None:
+    agent, steps = make()
+    first, second = Optimizer(), Optimizer()
+    for optimizer in (first, second):
+        for _ in range(20):
+            batch(steps)
+            steps.on_optimizer(optimizer)
+    assert len(agent.lines) == 39
+    assert sum(line["samples"] for line in agent.lines) == 160
+
+
+def test_optimizers_that_take_turns_on_one_batch_keep_their_leader() -> None:
+    agent, steps = make()
+    first, second = Optimizer(), Optimizer()
+    for _ in range(10):
+        batch(steps)
+        steps.on_optimizer(first)
+        for _ in range(5):
+            steps.on_optimizer(second)
+    assert len(agent.lines) == 10
+
+
 def test_a_leader_that_stopped_stepping_is_replaced() -> None:
     agent, steps = make()
     first, second = Optimizer(), Optimizer()

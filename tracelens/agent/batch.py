@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 _LEAVES = 256  # a batch of thousands of small tensors is described by its first ones, scaled up
-_VISITS = 2048  # containers of plain Python objects, and cycles, end here
+_VISITS = 2048  # containers of plain Python objects are not walked further than this
 
 
 def describe(batch: Any) -> Tuple[Optional[int], int, Dict[str, int]]:
@@ -21,6 +21,7 @@ def describe(batch: Any) -> Tuple[Optional[int], int, Dict[str, int]]:
     leaves = 0
     visits = 0
     stack: List[Any] = [batch]
+    containers = set()
     while stack and leaves < _LEAVES and visits < _VISITS:
         item = stack.pop()
         visits += 1
@@ -42,7 +43,8 @@ def describe(batch: Any) -> Tuple[Optional[int], int, Dict[str, int]]:
             leaves += 1
             total += len(item)
             dtypes["bytes"] = dtypes.get("bytes", 0) + len(item)
-        else:
+        elif id(item) not in containers:
+            containers.add(id(item))
             stack.extend(islice(_inside(item), _VISITS))
     if stack and leaves >= _LEAVES:
         scale = (len(stack) + leaves) / leaves

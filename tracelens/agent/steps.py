@@ -40,6 +40,8 @@ class StepLog:
         self._epoch: Optional[int] = None
         self._leader: Optional[Callable[[], Any]] = None
         self._others = 0
+        self._batches = 0  # training batches so far
+        self._rivals: Dict[int, int] = {}  # optimizers that stepped since the leader did, and the batch they did so at
         self._pending: Deque[Dict[str, Any]] = deque(maxlen=4096)
         self._unsettled: Dict[str, Any] = {}
         self._memory_at = 0
@@ -68,6 +70,7 @@ class StepLog:
         if not training and self.source != "loader":
             return
         self._wait += wait_ns
+        self._batches += 1
         if samples is not None:
             self._samples = (self._samples or 0) + samples
         if epoch is not None:
@@ -79,7 +82,7 @@ class StepLog:
         if self.source == "explicit":
             return
         leader = None if self._leader is None else self._leader()
-        if leader is None or (leader is not optimizer and self._others >= _LEADER_LOST):
+        if leader is None or (leader is not optimizer and self._is_lost(optimizer)):
             try:
                 self._leader = weakref.ref(optimizer)
             except TypeError:
@@ -87,9 +90,15 @@ class StepLog:
             leader = optimizer
         if leader is not optimizer:
             self._others += 1
+            self._rivals[id(optimizer)] = self._batches
             return
         self._others = 0
+        self._rivals.clear()
         self._finish("optimizer")
+
+    def _is_lost(self, rival: Any) -> bool:
+        """The leader steps no more: another optimizer stepped in two iterations running, or often, without it."""
+        return self._others >= _LEADER_LOST or self._rivals.get(id(rival), self._batches) != self._batches
 
     def on_explicit(self) -> None:
         """The job says that a step ended; from now on nothing else does."""
