@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tracelens.errors import InputError
-from tracelens.whatif.loader_fit import Prior, fit_epoch_ms, fit_parallel, handover_prior
+from tracelens.whatif.loader_fit import Prior, busy_elsewhere, fit_epoch_ms, fit_parallel, handover_prior
 from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Machine
 from tracelens.whatif.loader_model import predict
 
@@ -111,6 +111,21 @@ def test_epoch_cost_is_recovered_and_never_negative() -> None:
     assert fit_epoch_ms(base, settings, 0.1) == 0.0
     with pytest.raises(InputError, match="started every epoch"):
         fit_epoch_ms(base, settings.replace(persistent_workers=True), truth)
+
+
+def test_waiting_for_a_core_tells_how_many_others_want_it() -> None:
+    # three of ours and five others on four cores: each computes half the time
+    others = busy_elsewhere(4, cpu_ms=100.0, run_delay_ms=100.0, running=3)
+    assert others == pytest.approx(5.0)
+    assert float(Machine(cores=4, busy_elsewhere=others).speed(3)) == pytest.approx(0.5)
+    assert busy_elsewhere(4, 100.0, 0.0) == 0.0
+
+
+def test_density_is_highest_where_the_fit_expects_the_measurement() -> None:
+    fit = fit_parallel([(0, 100.0), (2, 56.0)], machine=Machine(cores=32), bytes_per_batch=20e6)
+    expected = fit.batch_ms(4)[0]
+    assert fit.log_density(4, expected) > fit.log_density(4, 1.3 * expected)
+    assert fit.log_density(4, expected) > fit.log_density(4, 0.7 * expected)
 
 
 def test_bad_points_are_refused() -> None:

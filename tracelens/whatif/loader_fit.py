@@ -106,6 +106,12 @@ class ParallelFit:
         margin = math.exp(_Z90 * math.hypot(_MODEL_ERROR, self.noise / 2) if num_workers else 0.0)
         return float(middle), float(low / margin), float(high * margin)
 
+    def log_density(self, num_workers: int, measured_ms: float) -> float:
+        """Log density that the fit gives to a measured time (of its logarithm): for comparing priors."""
+        spread = math.hypot(_MODEL_ERROR, self.noise)
+        away = (np.log(self._times(num_workers)) - math.log(measured_ms)) / spread
+        return math.log(max(float(np.sum(self.weights * np.exp(-0.5 * away**2))) / spread, 1e-300))
+
     def costs(self, num_workers: int) -> ParallelCosts:
         """Scenarios for the simulation: the likely one, and those at the ends of the 90 % interval.
 
@@ -193,6 +199,17 @@ def fit_parallel(
         noise,
         tuple((int(n), float(t)) for n, t in points),
     )
+
+
+def busy_elsewhere(cores: float, cpu_ms: float, run_delay_ms: float, running: float = 1.0) -> float:
+    """Always runnable threads of others, from how long ``running`` of our threads waited for a core.
+
+    Under fair sharing n threads on c cores wait n / c - 1 times as long as they compute. 0 where nobody waited:
+    others may then use the cores that we left idle, which only the host's CPU samples show.
+    """
+    if not cpu_ms > 0 or run_delay_ms <= 0:
+        return 0.0
+    return max(0.0, cores * (1.0 + run_delay_ms / cpu_ms) - running)
 
 
 def fit_epoch_ms(inputs: LoaderInputs, settings: LoaderSettings, measured_ms: float) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings
 
@@ -40,7 +40,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A run in ms: completion of every step, time in ``next`` by step, busy times, batches as taken."""
+    """A run in ms: completion of every step, time in ``next`` by step, busy times, batches as taken and when."""
 
     ends: list[float]
     waits: list[float]
@@ -48,6 +48,7 @@ class Trace:
     cpu_busy: float
     consumer_busy: float
     received: list[int]
+    takes: list[float] = field(default_factory=list)
 
 
 def simulate(
@@ -110,6 +111,7 @@ def _with_workers(
     ends: list[float] = []
     waits: list[float] = []
     received: list[int] = []
+    takes: list[float] = []
     worker_busy = cpu_busy = consumer_busy = device = 0.0
     began: dict[int, float] = {}
 
@@ -193,6 +195,7 @@ def _with_workers(
         held[owner.pop(batch)] -= 1
         received.append(batch)
         waits.append(now - asked)
+        takes.append(now)
         hand_out()
         need = consume(step)
         consumer_busy += need
@@ -299,4 +302,4 @@ def _with_workers(
             else:
                 push(timed, (max(now, blocker), ties, _MAIN, 0))
 
-    return Trace(ends, waits, worker_busy, cpu_busy, consumer_busy, received)
+    return Trace(ends, waits, worker_busy, cpu_busy, consumer_busy, received, takes)
