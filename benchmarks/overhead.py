@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-_SCRIPT = '''
+_SCRIPT = """
 import json, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -55,7 +55,7 @@ def main():
 
 if __name__ == "__main__":
     main()
-'''
+"""
 _LAUNCH = (
     "import sys; from pathlib import Path; from tracelens.record.launcher import RecordOptions, run; "
     "sys.exit(run(RecordOptions(tuple(sys.argv[2:]), out=Path(sys.argv[1]))))"
@@ -86,7 +86,9 @@ def median_step(answer: dict[str, object]) -> float:
     return statistics.median(durations[_UNPROFILED:250])
 
 
-def compare(folder: Path, step_ms: float, workers: int, repeats: int) -> tuple[float, float, float, float, str]:
+def compare(
+    folder: Path, step_ms: float, workers: int, repeats: int
+) -> tuple[float, float, float, float, str]:
     """Median step without and with recording, median wall time without and with."""
     arguments = [str(_STEPS.get(step_ms, 120)), str(step_ms), str(workers)]
     steps: dict[bool, list[float]] = {False: [], True: []}
@@ -120,7 +122,9 @@ def idle_process(folder: Path, repeats: int = 20) -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps-ms", type=float, nargs="+", default=[5.0, 20.0, 100.0])
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2, 4])
@@ -133,7 +137,9 @@ def main() -> None:
                 plain, recorded, wall, wall_recorded, device = compare(folder, step_ms, workers, args.repeats)
                 rows.append((step_ms, workers, plain, recorded, wall, wall_recorded))
         print(f"device: {device}; {os.cpu_count()} cores; {args.repeats} alternating runs each, medians\n")
-        print("| step ms | workers | plain ms | recorded ms | added ms | allowed ms | ok | wall s | wall recorded s |")
+        print(
+            "| step ms | workers | plain ms | recorded ms | added ms | allowed ms | ok | wall s | wall recorded s |"
+        )
         print("|---:|---:|---:|---:|---:|---:|:--|---:|---:|")
         for step_ms, workers, plain, recorded, wall, wall_recorded in rows:
             allowed = max(0.01 * plain, 0.1)

@@ -22,7 +22,13 @@ def folder(tmp_path: Path) -> Path:
 def test_an_empty_bundle(folder: Path) -> None:
     assert is_bundle(folder)
     bundle = Bundle.open(folder)
-    assert (bundle.id, bundle.ranks, bundle.events, bundle.exit, bundle.finished) == ("run", [], [], None, False)
+    assert (bundle.id, bundle.ranks, bundle.events, bundle.exit, bundle.finished) == (
+        "run",
+        [],
+        [],
+        None,
+        False,
+    )
     assert (bundle.host_log, bundle.gpu_log, bundle.sampler_log) == (None, None, None)
 
 
@@ -101,7 +107,10 @@ def test_a_minor_version_is_read(tmp_path: Path) -> None:
 
 
 @settings(max_examples=60)
-@given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=8)), max_size=6), st.integers(0, 200))
+@given(
+    st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=8)), max_size=6),
+    st.integers(0, 200),
+)
 def test_a_file_cut_anywhere_loses_its_last_line_only(records: list[dict[str, object]], cut: int) -> None:
     import tempfile
 

@@ -58,18 +58,26 @@ def test_nothing_newer_than_3_9_is_used(path: Path) -> None:
 
 
 def run(code: str, tmp_path: Path, *flags: str, path: tuple[Path, ...] = ()) -> str:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("TRACELENS_", "PYTHONPATH"))}
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TRACELENS_", "PYTHONPATH"))
+    }
     env["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in (INJECT, *path))
     env["TRACELENS_BUNDLE"] = str(tmp_path)
-    done = subprocess.run([sys.executable, *flags, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     assert done.stderr == ""
     return done.stdout
 
 
 def test_a_process_without_torch_loads_one_module(tmp_path: Path) -> None:
     code = "import sys, json; print(json.dumps(sorted(sys.modules)))"
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("TRACELENS_", "PYTHONPATH"))}
-    plain = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TRACELENS_", "PYTHONPATH"))
+    }
+    plain = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    ).stdout
     assert set(json.loads(run(code, tmp_path))) - set(json.loads(plain)) <= {"sitecustomize"}
     assert [entry.name for entry in tmp_path.iterdir()] == [".python-seen"]
 
@@ -89,19 +97,25 @@ def test_the_users_sitecustomize_and_usercustomize_run(tmp_path: Path) -> None:
     (theirs / "usercustomize.py").write_text("VALUE = 'user'\n")
     code = "import sitecustomize, usercustomize as u; print(sitecustomize.VALUE, sitecustomize.NAME, u.VALUE)"
     assert run(code, tmp_path, path=(theirs,)) == "site sitecustomize user\n"
-    assert run("import sitecustomize; print(sitecustomize.__file__)", tmp_path, path=(theirs,)).startswith(str(theirs))
+    assert run("import sitecustomize; print(sitecustomize.__file__)", tmp_path, path=(theirs,)).startswith(
+        str(theirs)
+    )
 
 
 def test_a_broken_sitecustomize_is_reported_as_ever(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "sitecustomize.py").write_text("raise ValueError('theirs')\n")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("TRACELENS_", "PYTHONPATH"))}
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TRACELENS_", "PYTHONPATH"))
+    }
     outputs = []
     for paths in ([theirs], [INJECT, theirs]):
         env["PYTHONPATH"] = os.pathsep.join(map(str, paths))
         env["TRACELENS_BUNDLE"] = str(tmp_path)
-        done = subprocess.run([sys.executable, "-c", "print(1)"], env=env, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", "print(1)"], env=env, capture_output=True, text=True, check=True
+        )
         outputs.append((done.stdout, done.stderr.splitlines()[-2:]))
     assert outputs[0] == outputs[1]
 

@@ -56,7 +56,9 @@ def test_odd_values_do_not_break_a_line(tmp_path: Path) -> None:
     assert numbers(tmp_path / "log") == [1]
 
 
-def test_a_slow_file_system_gets_batches(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_file_system_gets_batches(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = Log(str(tmp_path / "log"), quiet)
     sizes: list[int] = []
     write = os.write
@@ -77,7 +79,9 @@ def test_a_slow_file_system_gets_batches(tmp_path: Path, clock: Clock, monkeypat
     assert max(sizes) <= 52  # half a second of 10 ms
 
 
-def test_a_full_disk_is_told_once_and_tried_again(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_once_and_tried_again(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[Any] = []
     log = Log(str(tmp_path / "log"), lambda path, error: told.append(error.errno))
     write = os.write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,14 @@ def test_names_are_taken_out(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        ("python train.py --lr 1e-3 --data /data/x --epochs 3", "python train.py --lr 1e-3 --data <value> --epochs 3"),
-        ("/usr/bin/python3 -m pkg.train --name=secret --amp=true", "python3 -m pkg.train --name=<value> --amp=true"),
+        (
+            "python train.py --lr 1e-3 --data /data/x --epochs 3",
+            "python train.py --lr 1e-3 --data <value> --epochs 3",
+        ),
+        (
+            "/usr/bin/python3 -m pkg.train --name=secret --amp=true",
+            "python3 -m pkg.train --name=<value> --amp=true",
+        ),
         ("torchrun --nproc-per-node 2 /home/ada/t.py run7", "torchrun --nproc-per-node 2 t.py <value>"),
         ("env TOKEN=abc python t.py", "env TOKEN=<value> python t.py"),
         ("python t.py optimizer.lr=0.1 -1", "python t.py optimizer.lr=0.1 -1"),
@@ -123,7 +130,11 @@ def test_paths_keep_their_last_two_parts() -> None:
 
 def test_the_plan_of_a_long_run() -> None:
     planned = plan(None, True)
-    assert [(window.kind, window.start) for window in planned[:3]] == [("lean", 12), ("shapes", 32), ("stacks", 42)]
+    assert [(window.kind, window.start) for window in planned[:3]] == [
+        ("lean", 12),
+        ("shapes", 32),
+        ("stacks", 42),
+    ]
     assert {window.kind for window in planned[3:]} == {"lean"}
     assert all(window.kind != "stacks" for window in plan(None, False))
 
@@ -135,7 +146,7 @@ def test_windows_fit_and_never_overlap(stop_after: int, stacks: bool) -> None:
     for window in planned:
         assert window.start >= 1
         assert window.start + window.least < stop_after
-    for before, after in zip(planned, planned[1:], strict=False):
+    for before, after in pairwise(planned):
         assert before.start + before.most < after.start
     if stop_after >= 8:
         assert planned[0].kind == "lean"
@@ -182,7 +193,9 @@ def test_sharding_is_believed_only_where_it_shows() -> None:
 
 
 def test_options_travel_through_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = Config(str(tmp_path), [Setting(None, "num_workers", 3), Setting("Data", "pin_memory", True)], 7, False)
+    config = Config(
+        str(tmp_path), [Setting(None, "num_workers", 3), Setting("Data", "pin_memory", True)], 7, False
+    )
     for name, value in encode(config).items():
         monkeypatch.setenv(name, value)
     assert from_environment() == config

@@ -56,7 +56,7 @@ class Agent:
 
 def make(**options: Any) -> tuple[Agent, StepLog]:
     agent = Agent(**options)
-    return agent, StepLog(agent, lambda upcoming, end, duration: None, lambda: None)  # type: ignore[arg-type]
+    return agent, StepLog(agent, lambda upcoming, end, duration: None, lambda: None, agent.said.append)  # type: ignore[arg-type]
 
 
 def batch(steps: StepLog, samples: int = 4, wait: int = 1000, training: bool = True, epoch: int = 0) -> None:

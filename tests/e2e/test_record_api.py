@@ -52,7 +52,12 @@ if __name__ == "__main__":
 def test_a_block_of_the_script_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(SCRIPT)
     done = subprocess.run(
-        [PYTHON, "job.py", str(tmp_path / "run")], env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False
+        [PYTHON, "job.py", str(tmp_path / "run")],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["1", "0", "set() run-a"]

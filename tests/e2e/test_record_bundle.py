@@ -14,7 +14,18 @@ from tracelens.bundle import Bundle, RankFiles
 
 pytest.importorskip("torch")
 
-ARGUMENTS = ("--steps", "52", "--workers", "2", "--epochs", "2", "--validate", "--digest", "--delay", "0.0005")
+ARGUMENTS = (
+    "--steps",
+    "52",
+    "--workers",
+    "2",
+    "--epochs",
+    "2",
+    "--validate",
+    "--digest",
+    "--delay",
+    "0.0005",
+)
 STEPS = 104
 
 
@@ -31,7 +42,12 @@ def rank(recorded: Recorded) -> RankFiles:
 
 def test_the_job_is_as_it_was(recorded: Recorded, tmp_path: Path) -> None:
     plain = subprocess.run(
-        [PYTHON, TRAIN, *ARGUMENTS], env=environment(), capture_output=True, text=True, check=True, cwd=tmp_path
+        [PYTHON, TRAIN, *ARGUMENTS],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
     )
     assert recorded.code == 0
     assert recorded.stdout == plain.stdout
@@ -73,7 +89,9 @@ def test_traces_hold_the_steps_on_the_same_clock(rank: RankFiles) -> None:
             trace = json.load(file)
         base = trace["baseTimeNanoseconds"]
         events = trace["traceEvents"]
-        markers = {event["name"]: event for event in events if str(event.get("name")).startswith("ProfilerStep#")}
+        markers = {
+            event["name"]: event for event in events if str(event.get("name")).startswith("ProfilerStep#")
+        }
         steps = [step for step in rank.steps if step["window"] == window["window"]]
         assert set(markers) == {f"ProfilerStep#{step['step']}" for step in steps}
         for step in steps:
@@ -111,7 +129,9 @@ def test_loaders_are_told_apart(rank: RankFiles) -> None:
 
 def test_batches_are_seen_from_both_sides(rank: RankFiles) -> None:
     batches = {
-        (line["epoch"], line["batch"]): line for line in rank.loader if line["event"] == "batch" and line["loader"] == 0
+        (line["epoch"], line["batch"]): line
+        for line in rank.loader
+        if line["event"] == "batch" and line["loader"] == 0
     }
     fetches = {(line["epoch"], line["batch"]): line for line in rank.workers if line["event"] == "fetch"}
     assert set(batches) == set(fetches) == {(epoch, batch) for epoch in (0, 1) for batch in range(52)}
@@ -166,7 +186,12 @@ def test_nothing_personal_is_kept(recorded: Recorded) -> None:
     bundle = Bundle.open(recorded.path)
     assert bundle.manifest["redacted"] is True
     assert bundle.manifest["command"][1] == "train.py"
-    assert set(rank_env(bundle)) <= {"OMP_NUM_THREADS", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED"}
+    assert set(rank_env(bundle)) <= {
+        "OMP_NUM_THREADS",
+        "PYTHONUNBUFFERED",
+        "CUDA_VISIBLE_DEVICES",
+        "PYTHONHASHSEED",
+    }
 
 
 def rank_env(bundle: Bundle) -> dict[str, str]:

@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests.record.jobs import (
-    PYTHON, SCRIPTS, TRAIN, environment, kill_group, launch, lines_in, record, start, wait_for,
+    PYTHON,
+    SCRIPTS,
+    TRAIN,
+    environment,
+    kill_group,
+    launch,
+    lines_in,
+    record,
+    start,
+    wait_for,
 )  # fmt: skip
 from tracelens.bundle import Bundle
 
@@ -78,7 +87,9 @@ def test_kill_9_of_the_sampler(tmp_path: Path) -> None:
 
 def test_kill_9_of_one_rank(tmp_path: Path) -> None:
     torchrun = str(Path(sys.executable).parent / "torchrun")
-    process = start(tmp_path, torchrun, "--standalone", "--nproc-per-node", "2", str(SCRIPTS / "ddp.py"), "20000")
+    process = start(
+        tmp_path, torchrun, "--standalone", "--nproc-per-node", "2", str(SCRIPTS / "ddp.py"), "20000"
+    )
     bundle = tmp_path / "bundle"
     try:
         wait_for(lambda: lines_in(bundle / "rank1" / "steps.jsonl") > 50)
@@ -132,7 +143,9 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     try:
         wait_for(lambda: lines_in(bundle / "rank0" / "steps.jsonl") > 3)
         (rank,) = Bundle.open(bundle).ranks
-        os.kill(next(line["pid"] for line in rank.workers), signal.SIGKILL)  # as the kernel does when memory runs out
+        os.kill(
+            next(line["pid"] for line in rank.workers), signal.SIGKILL
+        )  # as the kernel does when memory runs out
         process.communicate(timeout=60)
     finally:
         kill_group(process)
@@ -146,7 +159,13 @@ def test_a_killed_worker(tmp_path: Path) -> None:
 def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     recorded = record(
-        tmp_path, PYTHON, TRAIN, "--steps", "5", out="/proc/nowhere/bundle", env={"TMPDIR": str(tmp_path / "tmp")}
+        tmp_path,
+        PYTHON,
+        TRAIN,
+        "--steps",
+        "5",
+        out="/proc/nowhere/bundle",
+        env={"TMPDIR": str(tmp_path / "tmp")},
     )
     assert recorded.code == 0
     assert "cannot write /proc/nowhere/bundle" in recorded.stderr
@@ -172,13 +191,17 @@ def test_no_place_to_write_to_at_all(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, check=False
+    )
     if made.returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
         command = (PYTHON, TRAIN, "--steps", "300", "--workers", "1", "--digest")
         recorded = record(tmp_path, *command, out=str(disk / "bundle"))
-        plain = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, cwd=tmp_path)
+        plain = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, check=True, cwd=tmp_path
+        )
         assert recorded.code == 0
         assert recorded.stdout == plain.stdout
         assert "No space left on device" in recorded.stderr
@@ -212,7 +235,9 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
         ("sys.modules['_tracelens_agent.loader'].describe = boom", "recording stopped in process", 0),
     ],
 )
-def test_a_broken_recorder_leaves_the_job_alone(sabotage: str, message: str, steps: int, tmp_path: Path) -> None:
+def test_a_broken_recorder_leaves_the_job_alone(
+    sabotage: str, message: str, steps: int, tmp_path: Path
+) -> None:
     script = tmp_path / "job.py"
     script.write_text(
         "import runpy, sys, torch, torch.profiler.profiler\n"

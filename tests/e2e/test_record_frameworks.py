@@ -39,7 +39,9 @@ def check(bundle: Bundle, name: str, steps: int, source: str) -> None:
 def test_recorded_from_outside(name: str, tmp_path: Path) -> None:
     _need(name)
     script, steps = CASES[name]
-    recorded = record(tmp_path, PYTHON, str(SCRIPTS / script), str(tmp_path / "output"), env={"HF_HOME": str(tmp_path)})
+    recorded = record(
+        tmp_path, PYTHON, str(SCRIPTS / script), str(tmp_path / "output"), env={"HF_HOME": str(tmp_path)}
+    )
     assert recorded.code == 0, recorded.stderr
     assert recorded.stdout.splitlines()[-1] == f"steps {steps}"
     check(recorded.bundle, name, steps, "optimizer")

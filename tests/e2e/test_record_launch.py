@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.record.jobs import (
-    PYTHON, SCRIPTS, TRAIN, environment, kill_group, launch, lines_in, record, start, wait_for,
+    PYTHON,
+    SCRIPTS,
+    TRAIN,
+    environment,
+    kill_group,
+    launch,
+    lines_in,
+    record,
+    start,
+    wait_for,
 )  # fmt: skip
 from tracelens.bundle import Bundle
 
@@ -88,8 +97,14 @@ def test_srun_below_us(tmp_path: Path) -> None:
 
 
 def test_srun_above_us_gives_one_bundle(tmp_path: Path) -> None:
-    command = [PYTHON, str(SCRIPTS / "fake_srun.py"), *launch(tmp_path, PYTHON, TRAIN, "--steps", "5", out=None)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    command = [
+        PYTHON,
+        str(SCRIPTS / "fake_srun.py"),
+        *launch(tmp_path, PYTHON, TRAIN, "--steps", "5", out=None),
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     (bundle,) = (tmp_path / "tracelens-runs").iterdir()
     assert bundle.name.endswith("-train-4711")
@@ -105,7 +120,11 @@ def test_a_job_in_another_environment_without_tracelens(tmp_path: Path) -> None:
     (site / "torch.pth").write_text(str(Path(torch.__file__).resolve().parent.parent) + "\n")
     for module, found in (("torch", True), ("tracelens.bundle", False)):
         tried = subprocess.run(
-            [str(python), "-c", f"import {module}"], env=environment(), cwd="/", capture_output=True, check=False
+            [str(python), "-c", f"import {module}"],
+            env=environment(),
+            cwd="/",
+            capture_output=True,
+            check=False,
         )
         assert (tried.returncode == 0) is found
     recorded = record(tmp_path, str(python), TRAIN, "--steps", "5", "--workers", "1")
@@ -203,10 +222,14 @@ def test_without_traces_or_stacks(tmp_path: Path) -> None:
 
 
 def test_sensitive_values_are_kept_when_asked_for(tmp_path: Path) -> None:
-    recorded = record(tmp_path, PYTHON, TRAIN, "--steps", "3", include_sensitive=True, env={"MY_TOKEN": "hunter2"})
+    recorded = record(
+        tmp_path, PYTHON, TRAIN, "--steps", "3", include_sensitive=True, env={"MY_TOKEN": "hunter2"}
+    )
     assert recorded.bundle.manifest["command"] == [PYTHON, TRAIN, "--steps", "3"]
     assert recorded.bundle.ranks[0].process[0]["env"]["MY_TOKEN"] == "hunter2"
-    closed = record(tmp_path, PYTHON, TRAIN, "--steps", "3", out=str(tmp_path / "b"), env={"MY_TOKEN": "hunter2"})
+    closed = record(
+        tmp_path, PYTHON, TRAIN, "--steps", "3", out=str(tmp_path / "b"), env={"MY_TOKEN": "hunter2"}
+    )
     kept = b"".join(path.read_bytes() for path in closed.path.rglob("*") if path.is_file())
     assert b"hunter2" not in kept
     assert b"MY_TOKEN" not in kept

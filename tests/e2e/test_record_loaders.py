@@ -16,7 +16,15 @@ pytest.importorskip("torch")
 KINDS = ["spawn", "forkserver", "persistent", "batch_sampler", "unordered", "stream", "stream0", "unbatched", "subclass",
          "getitems"]  # fmt: skip
 BATCHES = {"batch_sampler": 8, "unbatched": 24, "unordered": 6}
-WORKERS = {"spawn": 2, "forkserver": 1, "persistent": 2, "batch_sampler": 1, "unordered": 2, "stream": 2, "getitems": 1}
+WORKERS = {
+    "spawn": 2,
+    "forkserver": 1,
+    "persistent": 2,
+    "batch_sampler": 1,
+    "unordered": 2,
+    "stream": 2,
+    "getitems": 1,
+}
 
 
 @pytest.fixture(scope="module")

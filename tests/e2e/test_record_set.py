@@ -71,7 +71,9 @@ def test_what_cannot_be_applied_stops_the_job(
 
 
 def test_a_loader_that_cannot_take_it_is_passed_over_where_another_can(tmp_path: Path) -> None:
-    recorded = record(tmp_path, PYTHON, TRAIN, "--steps", "6", "--dataset", "blind", "--validate", set=["num_workers=1"])
+    recorded = record(
+        tmp_path, PYTHON, TRAIN, "--steps", "6", "--dataset", "blind", "--validate", set=["num_workers=1"]
+    )
     assert recorded.code == 0
     assert settings(recorded, "num_workers", 0)["applied"] is False
     assert settings(recorded, "num_workers", 1)["applied"] is True
@@ -79,7 +81,9 @@ def test_a_loader_that_cannot_take_it_is_passed_over_where_another_can(tmp_path:
 
 
 def test_a_sharded_stream_gets_its_workers(tmp_path: Path) -> None:
-    recorded = record(tmp_path, PYTHON, TRAIN, "--steps", "6", "--dataset", "sharded", set=["Stream.num_workers=2"])
+    recorded = record(
+        tmp_path, PYTHON, TRAIN, "--steps", "6", "--dataset", "sharded", set=["Stream.num_workers=2"]
+    )
     assert recorded.code == 0, recorded.stderr
     (rank,) = recorded.bundle.ranks
     (line,) = [line for line in rank.loader if line["event"] == "loader"]
@@ -89,7 +93,10 @@ def test_a_sharded_stream_gets_its_workers(tmp_path: Path) -> None:
 def test_a_setting_that_no_loader_took_is_said(tmp_path: Path) -> None:
     recorded = record(tmp_path, PYTHON, TRAIN, "--steps", "4", set=["ImageFolder.num_workers=2"])
     assert recorded.code == 0
-    assert "--set ImageFolder.num_workers=2 was not applied: no DataLoader that it names was built" in recorded.stderr
+    assert (
+        "--set ImageFolder.num_workers=2 was not applied: no DataLoader that it names was built"
+        in recorded.stderr
+    )
     assert any("ImageFolder" in event["message"] for event in recorded.bundle.events_of("warning"))
 
 

@@ -18,7 +18,9 @@ pytest.importorskip("torch")
 )
 def test_losses_are_the_same_bit_for_bit(workers: int, more: tuple[str, ...], tmp_path: Path) -> None:
     command = (PYTHON, TRAIN, "--steps", "48", "--workers", str(workers), "--digest", "--validate", *more)
-    plain = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, cwd=tmp_path)
+    plain = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     recorded = record(tmp_path, *command)
     assert recorded.code == 0
     assert len(plain.stdout.split()) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -70,7 +71,9 @@ def record(
     return Recorded(done.returncode, Path(options.get("out") or folder / "bundle"), done.stdout, done.stderr)
 
 
-def start(folder: Path, *command: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *command: str, env: dict[str, str] | None = None, **options: Any
+) -> subprocess.Popen[str]:
     """Start a recording in a process group of its own."""
     return subprocess.Popen(
         launch(folder, *command, **options),
@@ -96,8 +99,6 @@ def lines_in(path: Path) -> int:
 
 def kill_group(process: subprocess.Popen[str]) -> None:
     """kill -9 everything that ``start`` started."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.communicate()

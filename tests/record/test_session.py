@@ -47,7 +47,9 @@ def test_two_runs_in_one_second_do_not_meet(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_settings_are_typed_and_the_specific_one_comes_last() -> None:
-    found = parse_settings(("ImageFolder.num_workers=2", "num_workers=4", "pin_memory=yes", "prefetch_factor=none"))
+    found = parse_settings(
+        ("ImageFolder.num_workers=2", "num_workers=4", "pin_memory=yes", "prefetch_factor=none")
+    )
     assert [(setting.loader, setting.key, setting.value) for setting in found] == [
         (None, "num_workers", 4), (None, "pin_memory", True), (None, "prefetch_factor", None),
         ("ImageFolder", "num_workers", 2),
@@ -61,7 +63,10 @@ def test_settings_are_typed_and_the_specific_one_comes_last() -> None:
     ("variables", "expected"),
     [
         ({}, (None, 0)),
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_NTASKS": "4", "SLURM_PROCID": "3"}, ("slurm-7-1", 3)),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_NTASKS": "4", "SLURM_PROCID": "3"},
+            ("slurm-7-1", 3),
+        ),
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, (None, 0)),
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_NTASKS": "1"}, (None, 0)),
     ],
@@ -83,7 +88,9 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def test_a_follower_without_a_leader_records_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_without_a_leader_records_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _clean(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session, "_JOIN_SECONDS", 0.1)
@@ -150,7 +157,9 @@ def test_settings_that_nothing_took(tmp_path: Path) -> None:
         {"event": "set", "setting": "num_workers=4", "applied": True},
         {"event": "set", "setting": "batch_size=8", "applied": False, "reason": "it has a batch sampler"},
     )
-    options = RecordOptions(("python",), set=("num_workers=4", "batch_size=8", "num_threads=2", "X.drop_last=1"))
+    options = RecordOptions(
+        ("python",), set=("num_workers=4", "batch_size=8", "num_threads=2", "X.drop_last=1")
+    )
     assert unapplied(bundle, options) == [
         "--set batch_size=8 was not applied: it has a batch sampler",
         "--set num_threads=2 was not applied: torch was not imported",
@@ -160,7 +169,9 @@ def test_settings_that_nothing_took(tmp_path: Path) -> None:
 
 def test_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    options = RecordOptions(("python", "t.py", "--key", "secret"), out=tmp_path / "b", set=("num_workers=2",), stop_after=9)
+    options = RecordOptions(
+        ("python", "t.py", "--key", "secret"), out=tmp_path / "b", set=("num_workers=2",), stop_after=9
+    )
     opened = open_session(options, parse_settings(options.set))
     assert opened is not None
     manifest = json.loads((tmp_path / "b" / "bundle.json").read_text())

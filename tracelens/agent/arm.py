@@ -25,7 +25,7 @@ class Recorder:
     def __init__(self, config: Config, torch: Any) -> None:
         self.agent = Agent(config, torch)
         self.windows = Windows(self.agent)
-        self.steps = StepLog(self.agent, self._boundary, self.finish)
+        self.steps = StepLog(self.agent, self._boundary, self.finish, self.windows.replan)
         self.settings = Settings(self.agent)
         self.workers = Workers(self.agent)
         self.loaders = Loaders(self.agent, self.steps, self.windows, self.settings, self.workers)

@@ -10,8 +10,10 @@ from typing import Any, Dict, Optional
 
 from .redact import Redactor
 
-_FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "datasets", "webdataset",
-               "torchvision", "torchaudio", "torchdata", "timm", "ray", "cv2", "PIL", "albumentations", "nvidia.dali")  # fmt: skip
+_FRAMEWORKS = (
+    "lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "datasets", "webdataset",
+    "torchvision", "torchaudio", "torchdata", "timm", "ray", "cv2", "PIL", "albumentations", "nvidia.dali",
+)  # fmt: skip
 
 
 def read(path: str) -> Optional[str]:
@@ -32,7 +34,7 @@ def quota() -> Optional[float]:
     """The tightest CPU quota of this process's cgroups, in cores; None where there is none."""
     limits = []
     for line in (read("/proc/self/cgroup") or "").splitlines():
-        number, names, path = (line.split(":", 2) + ["", ""])[:3]
+        number, names, path = [*line.split(":", 2), "", ""][:3]
         parts = [part for part in path.split("/") if part]
         for depth in range(len(parts), -1, -1):
             below = "/".join(parts[:depth])
@@ -58,12 +60,10 @@ def cpu_model() -> Optional[str]:
 
 def available_bytes() -> Optional[int]:
     """Memory that can still be had: the machine's, or the cgroup's head-room where that is less."""
-    found = []
-    for line in (read("/proc/meminfo") or "").splitlines():
-        if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * 1024)
+    meminfo = (read("/proc/meminfo") or "").splitlines()
+    found = [int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:")]
     for line in (read("/proc/self/cgroup") or "").splitlines():
-        number, names, path = (line.split(":", 2) + ["", ""])[:3]
+        number, names, path = [*line.split(":", 2), "", ""][:3]
         if number == "0":
             base, limit_name, used_name = "/sys/fs/cgroup" + path.rstrip("/"), "memory.max", "memory.current"
         elif "memory" in names.split(","):

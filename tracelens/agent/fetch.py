@@ -156,9 +156,9 @@ class Meter:
     def _time_samples(self, fetcher: Any) -> None:
         dataset = getattr(fetcher, "dataset", None)
         whole = getattr(dataset, "__getitems__", None)
-        if dataset is not None and not whole and hasattr(type(dataset), "__getitem__"):
-            if not isinstance(dataset, SampleTimer) and not hasattr(fetcher, "dataset_iter"):
-                fetcher.dataset = SampleTimer(dataset, self)
+        plain = not whole and hasattr(type(dataset), "__getitem__") and not hasattr(fetcher, "dataset_iter")
+        if plain and not isinstance(dataset, SampleTimer):
+            fetcher.dataset = SampleTimer(dataset, self)
 
 
 def wrap(original: Any, done: Any, failed: Any) -> Any:

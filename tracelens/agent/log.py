@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -79,7 +80,5 @@ class Log:
         self._buffer = []
         if self._fd is not None:
             fd, self._fd = self._fd, None
-            try:
+            with contextlib.suppress(OSError):  # somebody closed every descriptor: nothing is left to do
                 os.close(fd)
-            except OSError:  # somebody closed every descriptor of the process: nothing is left to do
-                pass

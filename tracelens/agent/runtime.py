@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -260,10 +261,8 @@ class Agent:
         self._logs = {}
         if self._lock is not None:
             # Closing a duplicate leaves the parent's lock alone; LOCK_UN would release it.
-            try:
+            with contextlib.suppress(OSError):
                 os.close(self._lock)
-            except OSError:
-                pass
             self._lock = None
         self.pid = os.getpid()
         self.forked = True

@@ -161,7 +161,9 @@ class Settings:
         for change, name in self._skipped.pop(index, ()):
             text, reason = change.setting.text, change.reason
             if change.setting not in self._applied:
-                self._stop("--set {} cannot be applied to loader {} ({}): {}".format(text, index, name, reason))
+                self._stop(
+                    "--set {} cannot be applied to loader {} ({}): {}".format(text, index, name, reason)
+                )
             self._agent.say("--set {} is not applied to loader {} ({}): {}".format(text, index, name, reason))
 
     def first_iterator(self, index: int, pinned: bool) -> None:

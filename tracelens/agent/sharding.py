@@ -39,15 +39,11 @@ def _sharded(dataset: Any, workers: int, depth: int) -> bool:
     if depth:
         for value in list(getattr(dataset, "__dict__", {}).values()):
             for inner in value if isinstance(value, (list, tuple)) else (value,):
-                if (is_iterable(inner) or callable(getattr(inner, "__iter__", None))) and hasattr(
-                    inner, "__dict__"
-                ):
-                    if (
-                        inner is not dataset
-                        and not isinstance(inner, type)
-                        and _sharded(inner, workers, depth - 1)
-                    ):
-                        return True
+                if inner is dataset or isinstance(inner, type) or not hasattr(inner, "__dict__"):
+                    continue
+                iterates = is_iterable(inner) or callable(getattr(inner, "__iter__", None))
+                if iterates and _sharded(inner, workers, depth - 1):
+                    return True
     return False
 
 

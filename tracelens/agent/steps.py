@@ -12,7 +12,7 @@ from . import environment
 from .runtime import Agent
 
 _MEMORY_EVERY_NS = 100_000_000
-_INFERENCE_BATCHES = 12  # without gradients nothing will ever step: these many batches settle it
+_INFERENCE_BATCHES = 8  # without gradients nothing will ever step: these many batches settle it
 _TRAINING_BATCHES = 64  # with gradients a first optimizer step may come after long accumulation
 _LEADER_LOST = 16  # steps of other optimizers without one of the leader
 
@@ -20,17 +20,23 @@ _LEADER_LOST = 16  # steps of other optimizers without one of the leader
 class StepLog:
     """Finds where steps end and writes steps.jsonl.
 
+    ``replan(count)`` is told when what were taken for steps were batches of an evaluation before the training.
     ``close()`` finishes the recording of this process.
     ``boundary(next_step, end_ns, duration_ms)`` is called at every end (the profiler's windows hang on it) and
     returns the window that the finished step ran in.
     """
 
     def __init__(
-        self, agent: Agent, boundary: Callable[[int, int, float], Optional[int]], close: Callable[[], None]
+        self,
+        agent: Agent,
+        boundary: Callable[[int, int, float], Optional[int]],
+        close: Callable[[], None],
+        replan: Callable[[int], None],
     ) -> None:
         self._agent = agent
         self._boundary = boundary
         self._close = close
+        self._replan = replan
         self.count = 0
         self.source: Optional[str] = None
         self._start: Optional[int] = None
@@ -41,7 +47,9 @@ class StepLog:
         self._leader: Optional[Callable[[], Any]] = None
         self._others = 0
         self._batches = 0  # training batches so far
-        self._rivals: Dict[int, int] = {}  # optimizers that stepped since the leader did, and the batch they did so at
+        self._rivals: Dict[
+            int, int
+        ] = {}  # optimizers that stepped since the leader did, and the batch they did so at
         self._pending: Deque[Dict[str, Any]] = deque(maxlen=4096)
         self._unsettled: Dict[str, Any] = {}
         self._memory_at = 0
@@ -136,6 +144,8 @@ class StepLog:
         agent = self._agent
         agent.activate()
         if self.source != source:
+            if self.source == "loader":
+                self._replan(self.count)
             self.source = source
             self._pending.clear()
         if self._start is None:
@@ -161,8 +171,8 @@ class StepLog:
         window: Optional[int], source: str,
     ) -> None:  # fmt: skip
         record: Dict[str, Any] = {
-            "step": self._agent.first_step + self.count, "t0": start, "t1": end, "wait_ms": round(wait / 1e6, 4), "samples": samples,
-            "window": window, "source": source, "epoch": epoch,
+            "step": self._agent.first_step + self.count, "t0": start, "t1": end, "wait_ms": round(wait / 1e6, 4),
+            "samples": samples, "window": window, "source": source, "epoch": epoch,
         }  # fmt: skip
         if end - self._memory_at > _MEMORY_EVERY_NS:
             self._memory_at = end
@@ -196,7 +206,7 @@ class StepLog:
 
     def restart(self) -> None:
         """In a forked child: its steps begin anew."""
-        self.__init__(self._agent, self._boundary, self._close)  # type: ignore[misc]
+        self.__init__(self._agent, self._boundary, self._close, self._replan)  # type: ignore[misc]
 
     def finish(self) -> None:
         """At the end of the process: steps that only the loader saw, where nothing else ever stepped."""

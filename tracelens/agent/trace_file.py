@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import tempfile
-from typing import Any, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 from .redact import Redactor
 
@@ -46,10 +47,8 @@ def export(profiler: Any, path: str, redactor: Redactor, limit: int) -> Tuple[in
         return os.path.getsize(path), kernels
     finally:
         for leftover in (plain, partial):
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(leftover)
-            except FileNotFoundError:
-                pass
 
 
 def _lines(source: Any) -> Any:
@@ -85,28 +84,25 @@ def _verify(path: str, last: bytes) -> None:
         raise TraceError("the trace file does not read back whole")
 
 
-def missing_kernels(torch: Any, with_cuda: bool, environment: "Any") -> Optional[str]:
+def missing_kernels(torch: Any, with_cuda: bool, environment: Mapping[str, str]) -> Optional[str]:
     """Why a window holds no kernels."""
     if not getattr(torch.version, "cuda", None) and not getattr(torch.version, "hip", None):
         return "no GPU: torch is built without CUDA"
     if not torch.cuda.is_initialized():
         return "no GPU: the job has not initialised CUDA in this process"
     if not with_cuda:
-        other = next(
-            (
-                name
-                for name in ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
-                if environment.get(name)
-            ),
-            None,
-        )
-        if other:
-            return "another profiler holds CUPTI ({} is set), and CUPTI allows one client".format(other)
+        if environment.get("CUDA_INJECTION64_PATH"):
+            return "another profiler holds CUPTI (CUDA_INJECTION64_PATH is set), and CUPTI allows one client"
         return "this torch cannot record CUDA activity (Kineto without CUPTI)"
-    try:
+    with contextlib.suppress(OSError):  # not an NVIDIA driver, or hidden by a container
         with open("/proc/driver/nvidia/params", encoding="ascii", errors="replace") as file:
-            if "RmProfilingAdminOnly: 1" in file.read() and os.geteuid() != 0:
-                return "CUPTI delivered nothing; the driver restricts profiling to administrators (NVreg_RestrictProfilingToAdminUsers=1)"
-    except OSError:  # not an NVIDIA driver, or hidden by a container
-        pass
-    return "CUPTI delivered nothing: another client may hold it, or libcupti could not be initialised (see tracelens doctor)"
+            restricted = "RmProfilingAdminOnly: 1" in file.read()
+        if restricted and os.geteuid() != 0:
+            return (
+                "CUPTI delivered nothing; the driver restricts profiling to administrators "
+                "(NVreg_RestrictProfilingToAdminUsers=1)"
+            )
+    return (
+        "CUPTI delivered nothing: another client may hold it, or libcupti could not be initialised "
+        "(see tracelens doctor)"
+    )

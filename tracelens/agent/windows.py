@@ -110,6 +110,13 @@ class Windows:
             self._maybe_open(upcoming)
         return ran_in
 
+    def replan(self, count: int) -> None:
+        """The ``count`` steps so far were batches without training (an evaluation ahead of it): plan from here."""
+        self.close(complete=False, reason="training began")
+        config = self._agent.config
+        if config.trace and config.stop_after is None:
+            self._plan = [window._replace(start=window.start + count) for window in plan(None, config.stacks)]
+
     def _is_full(self, now: int) -> bool:
         window, planned = self._open, self._current
         if window is None or planned is None:
@@ -326,7 +333,9 @@ class Windows:
         self.close(complete=False, reason="the job ended inside the window")
         self._finish_after()
         if not self._index and planned is not None and self._agent.active:
-            reason = "the job ended after {} steps, the first window opens at step {}".format(steps, planned.start)
+            reason = "the job ended after {} steps, the first window opens at step {}".format(
+                steps, planned.start
+            )
             if steps > planned.start:
                 reason = "no optimizer stepped and tracelens.step() was not called, steps were told by batches at the end"
             self._agent.warn("profiler", "no step was traced: " + reason)

@@ -32,6 +32,11 @@ def train(rank, world, method, steps):
 if __name__ == "__main__":
     count = int(sys.argv[1])
     if len(sys.argv) > 2:
-        mp.start_processes(train, args=(2, "file://" + os.path.abspath(sys.argv[2]), count), nprocs=2, start_method=sys.argv[3])
+        mp.start_processes(
+            train,
+            args=(2, "file://" + os.path.abspath(sys.argv[2]), count),
+            nprocs=2,
+            start_method=sys.argv[3],
+        )
     else:
         train(None, None, None, count)

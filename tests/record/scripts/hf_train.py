@@ -31,8 +31,15 @@ if __name__ == "__main__":
 
         callbacks.append(TracelensCallback(out=sys.argv[-1]))
     arguments = TrainingArguments(
-        output_dir=sys.argv[1], num_train_epochs=2, per_device_train_batch_size=2, gradient_accumulation_steps=2,
-        report_to=[], save_strategy="no", logging_strategy="no", use_cpu=True, disable_tqdm=True,
+        output_dir=sys.argv[1],
+        num_train_epochs=2,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
     )
     trainer = Trainer(model=Model(), args=arguments, train_dataset=Data(), callbacks=callbacks)
     trainer.train()

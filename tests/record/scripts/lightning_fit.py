@@ -32,8 +32,14 @@ if __name__ == "__main__":
 
         callbacks.append(TracelensCallback(out=sys.argv[-1]))
     trainer = pl.Trainer(
-        max_epochs=2, accumulate_grad_batches=2, callbacks=callbacks, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+        max_epochs=2,
+        accumulate_grad_batches=2,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
     )
     trainer.fit(
         Model(),

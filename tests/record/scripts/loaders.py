@@ -3,7 +3,15 @@
 import sys
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    get_worker_info,
+)
 
 
 class Map(Dataset):
@@ -48,7 +56,9 @@ def build(kind):
     if kind == "persistent":
         return DataLoader(Map(), batch_size=4, num_workers=2, persistent_workers=True)
     if kind == "batch_sampler":
-        return DataLoader(Map(), batch_sampler=Pages(SequentialSampler(Map()), 3, False), num_workers=1, collate_fn=collate)
+        return DataLoader(
+            Map(), batch_sampler=Pages(SequentialSampler(Map()), 3, False), num_workers=1, collate_fn=collate
+        )
     if kind == "unordered":
         return DataLoader(Map(), batch_size=4, num_workers=2, in_order=False)
     if kind == "stream":

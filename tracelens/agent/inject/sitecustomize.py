@@ -91,10 +91,9 @@ def _arm():
 
 def _mark(bundle):
     """Leave a sign that a Python process saw this file, for the message when no agent starts."""
-    try:
-        os.close(
-            os.open(os.path.join(bundle, ".python-seen"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-        )
+    flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
+    try:  # noqa: SIM105  (contextlib would be one more import in every process)
+        os.close(os.open(os.path.join(bundle, ".python-seen"), flags, 0o644))
     except OSError:  # an unwritable bundle is the launcher's to report
         pass
 
