@@ -35,6 +35,7 @@ from tracelens.signals import details
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.catalog import rank_signals
 from tracelens.signals.communication import straggler
+from tracelens.signals.runsteps import corrected_shares
 from tracelens.signals.signal import Signals
 from tracelens.whatif.bounds import WhatIfs
 from tracelens.whatif.scenarios import RankReplay, what_ifs
@@ -156,7 +157,7 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
         decide.headline(name, rule, reason, whatifs, signals, evaluations),
     )  # fmt: skip
     advice = prescribe(verdict, lead.analysis, signals, evaluations, whatifs)
-    shares: dict[str, float | None] = {**analysis.phases.shares()}
+    shares: dict[str, float | None] = {**corrected_shares(analysis)}
     stages.done("prescribe")
     result = Result(
         verdict=verdict,
@@ -252,7 +253,7 @@ def _rank_row(judged: Judged) -> RankRow:
     return RankRow(
         judged.analysis.rank,
         judged.analysis.step_ms,
-        {**judged.analysis.phases.shares()},
+        {**corrected_shares(judged.analysis)},
         judged.bottleneck,
         judged.cause,
     )

@@ -33,13 +33,14 @@ def load_run(run: RunInput) -> LoadedRun:
     notes: list[str] = list(run.notes)
     failures: list[InputError] = []
     for position, given in enumerate(run.ranks):
-        tables = _tables(given, notes, failures)
-        if tables is None:
+        found = _tables(given, notes, failures)
+        if found is None:
             continue
+        tables, name = found
         number = given.rank if given.rank is not None else tables.rank
         if number is None and len(run.ranks) > 1:
             number = position
-        ranks.append(_with_logs(tables, given, number, notes))
+        ranks.append(_with_logs(tables, name, given, number, notes))
     if not ranks and failures:
         raise failures[0]
     ranks.sort(key=lambda r: r.rank if r.rank is not None else 0)
@@ -48,26 +49,27 @@ def load_run(run: RunInput) -> LoadedRun:
     )
 
 
-def _tables(given: RankInput, notes: list[str], failures: list[InputError]) -> TraceTables | None:
-    """The rank's timing trace: of several windows the first that can be read (lean windows come first)."""
+def _tables(given: RankInput, notes: list[str], failures: list[InputError]) -> tuple[TraceTables, str] | None:
+    """The rank's timing trace and its file name: of several windows the first that can be read (lean ones come first)."""
     for path in given.traces:
         try:
-            tables = read_trace(path)
+            return read_trace(path), path.name
         except InputError as error:
             failures.append(error)
-            continue
-        if len(given.traces) > 1:
-            notes.append(f"{path.name} of {len(given.traces)} windows was used for timing")
-        return tables
     return None
 
 
-def _with_logs(tables: TraceTables, given: RankInput, rank: int | None, notes: list[str]) -> RankAnalysis:
+def _with_logs(
+    tables: TraceTables, name: str, given: RankInput, rank: int | None, notes: list[str]
+) -> RankAnalysis:
     low, high = tables.extent
     window = (tables.base_ns + low, tables.base_ns + high)
     gpu = _placed(given.gpu_logs, read_gpu_log, window, notes)
     host = _placed(given.host_logs, read_host_log, window, notes)
-    analysis = RankAnalysis(tables, given.loader, gpu, host, rank)  # type: ignore[arg-type]
+    analysis = RankAnalysis(
+        tables, given.loader, gpu, host, rank,  # type: ignore[arg-type]
+        run_log=given.run_log, trace_name=name,
+    )  # fmt: skip
     if gpu is not None and isinstance(gpu, GpuLog) and len(gpu.gpus) > 1:
         analysis = dataclasses.replace(analysis, gpu_log=_own_gpu(gpu, analysis, notes))
     return analysis

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tracelens.bundle import Bundle, is_bundle
+from tracelens.bundle import Bundle, RankFiles, is_bundle
 from tracelens.errors import InputError
+from tracelens.ingest.runlog import RunLog, read_run_log
 
 RUNS = Path("tracelens-runs")
 _SIDE_FILES = {"loader.json", "truth.json", "bundle.json", "package.json"}
@@ -29,6 +30,7 @@ class RankInput:
     loader: Mapping[str, Any] = field(default_factory=dict)
     gpu_logs: tuple[Path, ...] = ()
     host_logs: tuple[Path, ...] = ()
+    run_log: RunLog | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,7 @@ def _bundle(path: Path, extras: Extras, loader: Mapping[str, Any]) -> RunInput:
     gpu = tuple(p for p in (path / "gpu.jsonl",) if p.is_file() and p.stat().st_size)
     host = tuple(p for p in (path / "host.jsonl",) if p.is_file() and p.stat().st_size)
     ranks = tuple(
-        RankInput(
-            files.rank, tuple(files.traces), loader, (*extras.gpu_logs, *gpu), (*extras.host_logs, *host)
-        )
+        _bundle_rank(files, loader, (*extras.gpu_logs, *gpu), (*extras.host_logs, *host))
         for files in bundle.ranks
     )
     return RunInput(
@@ -137,6 +137,19 @@ def _bundle(path: Path, extras: Extras, loader: Mapping[str, Any]) -> RunInput:
         bundle=bundle,
         training_logs=extras.training_logs,
     )
+
+
+def _bundle_rank(
+    files: RankFiles, loader: Mapping[str, Any], gpu: tuple[Path, ...], host: tuple[Path, ...]
+) -> RankInput:
+    """A rank of a bundle; its complete lean windows come first: they time the steps."""
+    log = read_run_log(files)
+    order = {"lean": 0, "shapes": 1, "stacks": 2}
+    kinds = {
+        str(w.get("file")): (not w.get("complete"), order.get(str(w.get("kind")), 3)) for w in log.windows
+    }
+    traces = sorted(files.traces, key=lambda p: kinds.get(p.name, (True, 3)))
+    return RankInput(files.rank, tuple(traces), {**log.settings, **loader}, gpu, host, log)
 
 
 def _file(path: Path) -> RankInput:

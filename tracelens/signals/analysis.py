@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tracelens.ingest.runlog import RunLog
 from tracelens.ingest.tables import GpuLog, HostLog
 from tracelens.signals.activity import Activity
 from tracelens.signals.kernels import KernelClasses, classify
@@ -18,6 +19,7 @@ from tracelens.signals.steps import Steps, find_steps
 from tracelens.trace.tables import Device, Host, HostEvents, TraceTables
 
 Ints = NDArray[np.int64]
+_ENOUGH = 5  # unprofiled steps from which their mean says more than the profiled window's
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class RankAnalysis:
     """The trace of one rank with its side data; every derived part is computed once and on demand.
 
     ``settings`` are the effective DataLoader arguments (design section 8), ``gpu_log`` and ``host_log`` the
-    samples that overlap the trace. Lengths are ns unless named otherwise.
+    samples that overlap the trace, ``run_log`` a bundle's step and loader logs. Lengths are ns unless named otherwise.
     """
 
     tables: TraceTables
@@ -35,6 +37,8 @@ class RankAnalysis:
     rank: int | None = None
     source: str = "trace"
     notes: tuple[str, ...] = ()
+    run_log: RunLog | None = None
+    trace_name: str = ""
 
     @cached_property
     def activity(self) -> Activity:
@@ -124,3 +128,30 @@ class RankAnalysis:
             if isinstance(value, int | float) and not isinstance(value, bool) and value > 0
             else None
         )
+
+    @cached_property
+    def plain_ms(self) -> NDArray[np.float64]:
+        """Durations of the unprofiled steady steps of the whole run, in ms; empty without a step log."""
+        log = self.run_log
+        return log.steps.duration_ms[log.steps.plain] if log is not None else np.empty(0)
+
+    @cached_property
+    def plain_wait_ms(self) -> NDArray[np.float64]:
+        """What those steps waited for data, in ms."""
+        log = self.run_log
+        return log.steps.wait_ms[log.steps.plain] if log is not None else np.empty(0)
+
+    @cached_property
+    def baseline_ms(self) -> float | None:
+        """Mean step without the profiler: of the steps right before this window, else of the run's unprofiled ones."""
+        if self.run_log is None:
+            return None
+        for record in self.run_log.windows:
+            if record.get("file") == self.trace_name and record.get("baseline_ms"):
+                return float(np.mean(np.asarray(record["baseline_ms"], dtype=float)))
+        return float(self.plain_ms.mean()) if self.plain_ms.size >= _ENOUGH else None
+
+    @property
+    def has_step_log(self) -> bool:
+        """Whether enough unprofiled steps were logged to say how fast the job is."""
+        return bool(self.plain_ms.size >= _ENOUGH)

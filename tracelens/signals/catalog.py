@@ -12,6 +12,7 @@ from tracelens.signals.hostwork import host_signals
 from tracelens.signals.loader import loader_signals
 from tracelens.signals.machine import machine_signals
 from tracelens.signals.quality import quality_signals
+from tracelens.signals.runsteps import corrected_shares, run_signals
 from tracelens.signals.signal import Signals
 from tracelens.signals.transfer import transfer_signals
 
@@ -20,7 +21,7 @@ def rank_signals(analysis: RankAnalysis) -> Signals:
     """Every signal of a rank, each with its unit and source or the reason why it is missing."""
     out = Signals()
     _steps(analysis, out)
-    shares = analysis.phases.shares()
+    shares = corrected_shares(analysis)
     for phase in PHASES:
         out.add(f"phase.{phase}", shares[phase], "share", "trace")
     loader_signals(analysis, out)
@@ -30,6 +31,7 @@ def rank_signals(analysis: RankAnalysis) -> Signals:
     machine_signals(analysis, out)
     communication_signals(analysis, out)
     quality_signals(analysis, out)
+    run_signals(analysis, out)
     _derived(analysis, out)
     return out
 
@@ -76,7 +78,8 @@ def _derived(analysis: RankAnalysis, out: Signals) -> None:
         "no worker process, or no host log",
     )
     busy = min(worker, 1.0) if mode == "workers" and worker is not None else None
-    out.add("load.worker_busy", busy, "share", "host log", "no worker process, or no host log")
+    if out.value("load.worker_busy") is None:
+        out.add("load.worker_busy", busy, "share", "host log", "no worker process, or no host log")
     known = [
         v for v in (out.number("load.thread_cores"), out.number("load.worker_thread_cores")) if v is not None
     ]
@@ -95,7 +98,6 @@ def _derived(analysis: RankAnalysis, out: Signals) -> None:
         drop * compute * length if drop is not None and compute is not None and length is not None else None
     )
     out.add("gpu.throttle_saving_ms", slowed, "ms", "GPU log and trace", "no clocks in a GPU log")
-    out.add("quality.baseline", False, None, "trace")
 
 
 def _clock_loss(analysis: RankAnalysis) -> float | None:

@@ -12,6 +12,7 @@ from typing import Literal
 from tracelens.model import RESOURCES, Bottleneck
 from tracelens.signals import kernels
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.runsteps import corrected_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ def bounds(analysis: RankAnalysis) -> WhatIfs:
     """Bounds from phase shares; queued gaps are never recovered by freeing ``cpu``."""
     phases = analysis.phases
     step_ms = analysis.length / analysis.step_count / 1e6
+    shares = corrected_shares(analysis)
 
     def ms(length: float) -> float:
         return analysis.per_step_ms(length)
@@ -48,7 +50,8 @@ def bounds(analysis: RankAnalysis) -> WhatIfs:
     saving: dict[Bottleneck, float | None] = dict.fromkeys(RESOURCES)
     if not analysis.has_gpu:
         # without a GPU, freeing cpu frees loading and stalls while operators stay (design section 5)
-        saving["cpu"] = ms(phases.parts["load"].total + phases.parts["host"].total)
+        step_ms = float(analysis.plain_ms.mean()) if analysis.has_step_log else step_ms
+        saving["cpu"] = step_ms * (shares["load"] + shares["host"])
         saving |= {"h2d_copy": 0.0, "communication": 0.0, "gpu": 0.0}
         return WhatIfs(step_ms, saving, "bound")
     host = phases.parts["load"].union(phases.parts["host"]).intersect(phases.starved)
@@ -56,12 +59,12 @@ def bounds(analysis: RankAnalysis) -> WhatIfs:
     saving["h2d_copy"] = ms(phases.parts["transfer"].total)
     saving["communication"] = ms(phases.parts["communication"].total)
     compute = ms(phases.parts["compute"].total)
-    shares = {
+    limits = {
         limit: analysis.kernels.share(analysis.activity, limit, analysis.in_window) for limit in range(4)
     }
-    if shares[kernels.MEMORY] is None:
+    if limits[kernels.MEMORY] is None:
         saving["gpu"] = saving["memory_bandwidth"] = None if compute else 0.0
     else:
-        saving["memory_bandwidth"] = compute * (shares[kernels.MEMORY] or 0.0)
-        saving["gpu"] = compute * ((shares[kernels.ARITHMETIC] or 0.0) + (shares[kernels.SMALL] or 0.0))
+        saving["memory_bandwidth"] = compute * (limits[kernels.MEMORY] or 0.0)
+        saving["gpu"] = compute * ((limits[kernels.ARITHMETIC] or 0.0) + (limits[kernels.SMALL] or 0.0))
     return WhatIfs(step_ms, saving, "bound")

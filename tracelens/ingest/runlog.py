@@ -1,0 +1,223 @@
+"""One rank's step log and loader log, from a bundle, as columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracelens.bundle import RankFiles
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """Steps of the whole run. ``window`` -1: not profiled. Times Unix ns, NaN or -1 where unknown.
+
+    ``plain``: steps that are neither profiled, nor right after a window, nor start-up: they say how fast the job is.
+    """
+
+    step: Ints
+    t0: Ints
+    t1: Ints
+    wait_ms: Floats
+    samples: Floats
+    window: Ints
+    mem_peak: Floats
+    mem_reserved: Floats
+    epoch: Ints
+    plain: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return int(self.step.size)
+
+    @property
+    def duration_ms(self) -> Floats:
+        """Host spans of the steps."""
+        return (self.t1 - self.t0) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Fetches:
+    """Batches as they were made, one row each, in order: in workers (``worker`` >= 0) or in the main process (-1)."""
+
+    loader: Ints
+    worker: Ints
+    batch: Ints
+    epoch: Ints
+    t0: Ints
+    t1: Ints
+    cpu_ms: Floats
+    io_wait_ms: Floats
+    run_delay_ms: Floats
+    collate_ms: Floats
+    bytes: Floats
+    rss: Floats
+    slowest_ms: Floats
+
+    def __len__(self) -> int:
+        return int(self.batch.size)
+
+    @property
+    def wall_ms(self) -> Floats:
+        """Wall time of making each batch."""
+        return (self.t1 - self.t0) / 1e6
+
+    @property
+    def waiting_ms(self) -> Floats:
+        """Wall time in which the fetch neither computed nor was kept from a core: storage, locks, sleep."""
+        return np.maximum(self.wall_ms - np.nan_to_num(self.cpu_ms) - np.nan_to_num(self.run_delay_ms), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """What one rank recorded beside its traces. ``settings`` are the training loader's effective arguments."""
+
+    steps: StepLog
+    settings: Mapping[str, Any]
+    loaders: tuple[Mapping[str, Any], ...]
+    fetches: Fetches
+    starts_ms: Floats
+    queue_depth: Floats
+    batch_bytes: float | None
+    windows: tuple[Mapping[str, Any], ...]
+    process: Mapping[str, Any]
+
+    def baseline_ms(self, window: int) -> float | None:
+        """Median of the unprofiled steps right before a window."""
+        for record in self.windows:
+            if record.get("window") == window and record.get("baseline_ms"):
+                return float(np.median(np.asarray(record["baseline_ms"], dtype=float)))
+        return None
+
+
+def read_run_log(files: RankFiles) -> RunLog:
+    """The run log of a rank; parts that were not written are empty."""
+    steps = _steps(files.steps)
+    lines = files.loader
+    loaders = {int(r["loader"]): r for r in lines if r.get("event") == "loader" and "loader" in r}
+    main = _training_loader(lines, loaders)
+    batches = [r for r in lines if r.get("event") == "batch" and r.get("loader") == main]
+    process = files.process[-1] if files.process else {}
+    settings = _settings(loaders.get(main) if main is not None else None, batches, process)
+    fetched = [r for r in files.workers if r.get("event") == "fetch" and r.get("loader") == main]
+    made = _fetches(fetched) if fetched else _fetches([r for r in batches if r.get("fetch_ms") is not None])
+    starts = [
+        r.get("start_ms")
+        for r in lines
+        if r.get("event") == "iter" and r.get("loader") == main and r.get("training", True)
+    ]
+    sizes = [r.get("bytes") for r in batches if r.get("bytes")]
+    return RunLog(
+        steps, settings, tuple(loaders.values()), made, _column([{"v": s} for s in starts], "v"),
+        _column(batches, "queue_depth"), float(np.median(np.asarray(sizes, dtype=float))) if sizes else None,
+        tuple(files.windows), process,
+    )  # fmt: skip
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str, missing: float = np.nan) -> Floats:
+    values = [r.get(name) for r in rows]
+    return np.array(
+        [float(v) if isinstance(v, int | float) and not isinstance(v, bool) else missing for v in values]
+    )
+
+
+def _integers(rows: Sequence[Mapping[str, Any]], name: str) -> Ints:
+    values = [r.get(name) for r in rows]
+    return np.array(
+        [int(v) if isinstance(v, int | float) and not isinstance(v, bool) else -1 for v in values],
+        dtype=np.int64,
+    )
+
+
+def _steps(rows: Sequence[Mapping[str, Any]]) -> StepLog:
+    rows = [r for r in rows if isinstance(r.get("t0"), int) and isinstance(r.get("t1"), int)]
+    window = _integers(rows, "window")
+    t0, t1 = _integers(rows, "t0"), _integers(rows, "t1")
+    return StepLog(
+        _integers(rows, "step"), t0, t1, _column(rows, "wait_ms"), _column(rows, "samples"), window,
+        _column(rows, "mem_peak"), _column(rows, "mem_reserved"), _integers(rows, "epoch"), _plain(window, (t1 - t0) / 1e6),
+    )  # fmt: skip
+
+
+def _plain(window: Ints, duration: Floats) -> NDArray[np.bool_]:
+    plain = window < 0
+    # the export of a window ends inside the step after it
+    plain[1:] &= window[:-1] < 0
+    size = window.size
+    if size >= 8:
+        # start-up: leading steps far slower than any later one; a stall that recurs is no start-up
+        rest = duration[plain]
+        for i in range(min(5, size // 4)):
+            later = rest[i + 1 :]
+            if (
+                later.size < 4
+                or duration[i] <= 2 * np.median(later)
+                or duration[i] <= 1.5 * np.percentile(later, 98)
+            ):
+                break
+            plain[i] = False
+        plain[0] = False
+    return np.asarray(plain, dtype=bool)
+
+
+def _training_loader(lines: Sequence[Mapping[str, Any]], loaders: Mapping[int, Any]) -> int | None:
+    """The loader that delivered most training batches."""
+    training = Counter(
+        r.get("loader") for r in lines if r.get("event") == "batch" and r.get("training", True)
+    )
+    counts = training or Counter(r.get("loader") for r in lines if r.get("event") == "batch")
+    for loader, _ in counts.most_common():
+        if loader in loaders:
+            return int(loader)  # type: ignore[arg-type]
+    return min(loaders) if loaders else None
+
+
+_ARGUMENTS = (
+    "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "dataset_len", "in_order", "dataset", "dataset_kind",
+    "shards", "loader", "file", "line", "drop_last", "multiprocessing_context", "sampler", "collate_fn",
+)  # fmt: skip
+
+
+def _settings(
+    loader: Mapping[str, Any] | None, batches: Sequence[Mapping[str, Any]], process: Mapping[str, Any]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if loader is not None:
+        found = {key: loader[key] for key in _ARGUMENTS if loader.get(key) is not None}
+        batch = loader.get("batch_size")
+        if batch is None:
+            samples = [r.get("samples") for r in batches if r.get("samples")]
+            batch = int(np.median(np.asarray(samples, dtype=float))) if samples else None
+        if batch:
+            found["batch_size"] = int(batch)
+    cpu = process.get("cpu") if isinstance(process.get("cpu"), Mapping) else {}
+    counts = [cpu.get(key) for key in ("affinity", "quota", "count")] if isinstance(cpu, Mapping) else []
+    usable = [c for c in counts if isinstance(c, int | float) and c > 0]
+    if usable:
+        found["cpu_count"] = max(int(min(usable)), 1)
+    return found
+
+
+def _fetches(rows: Sequence[Mapping[str, Any]]) -> Fetches:
+    in_main = bool(rows) and "fetch_ms" in rows[0]
+    t1 = _integers(rows, "t1")
+    t0 = _integers(rows, "t0")
+    if in_main:
+        # in the main process next() is the fetch, collation included
+        t0 = np.where(
+            np.isfinite(_column(rows, "fetch_ms")),
+            t1 - (_column(rows, "fetch_ms", 0.0) * 1e6).astype(np.int64),
+            t0,
+        )
+    return Fetches(
+        _integers(rows, "loader"), _integers(rows, "worker"), _integers(rows, "batch"), _integers(rows, "epoch"), t0, t1,
+        _column(rows, "cpu_ms"), _column(rows, "io_wait_ms"), _column(rows, "run_delay_ms"), _column(rows, "collate_ms"),
+        _column(rows, "bytes"), _column(rows, "rss"), _column(rows, "slowest_sample_ms"),
+    )  # fmt: skip
