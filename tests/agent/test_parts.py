@@ -15,8 +15,8 @@ from tracelens.agent.batch import describe
 from tracelens.agent.config import Config, Setting, encode, from_environment
 from tracelens.agent.redact import Redactor
 from tracelens.agent.runtime import distributed_rank
+from tracelens.agent.schedule import plan
 from tracelens.agent.sharding import shards
-from tracelens.agent.windows import plan
 
 torch = pytest.importorskip("torch")
 

@@ -17,7 +17,8 @@ from tracelens.bundle import Bundle
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 TRAIN = str(SCRIPTS / "train.py")
-PYTHON = sys.executable
+# The job's interpreter: TRACELENS_JOB_PYTHON names one with another torch, to run the same tests against it.
+PYTHON = os.environ.get("TRACELENS_JOB_PYTHON", sys.executable)
 _LAUNCH = """
 import json, sys
 from pathlib import Path
@@ -50,7 +51,7 @@ class Recorded:
 def launch(folder: Path, *command: str, env: dict[str, str] | None = None, **options: Any) -> list[str]:
     """The argv that records ``command`` into ``folder / "bundle"`` unless ``out`` says otherwise."""
     options.setdefault("out", str(folder / "bundle"))
-    return [PYTHON, "-c", _LAUNCH, json.dumps(options), *command]
+    return [sys.executable, "-c", _LAUNCH, json.dumps(options), *command]
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import multiprocessing
-import os
-import sys
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import environment
 from .batch import describe
 from .fetch import Meter, wrap
+from .portrait import Place, caller, loader_line
 from .runtime import Agent
 from .settings import Settings
-from .sharding import is_iterable, shards
 from .steps import StepLog
 from .windows import Windows
 from .worker import NOTE, Workers
@@ -47,9 +44,8 @@ class Loaders:
         self._settings = settings
         self._workers = workers
         self._count = 0
-        self._places: Dict[int, Tuple[Optional[str], Optional[int]]] = {}
+        self._places: Dict[int, Place] = {}
         self._epochs: Dict[int, int] = {}
-        self._own = os.path.dirname(os.path.abspath(__file__))
 
     def install(self, module: Any, fetchers: Any) -> None:
         """``module`` is torch.utils.data.dataloader, ``fetchers`` torch.utils.data._utils.fetch."""
@@ -80,7 +76,7 @@ class Loaders:
             changed, named = args, kwargs
             try:
                 changed, named, changes = self._settings.change(index, signature, loader, args, kwargs)
-                self._places[index] = self._caller()
+                self._places[index] = caller(self._agent.redactor)
             except Exception as error:
                 self._agent.fail("--set", error)
             try:
@@ -99,21 +95,6 @@ class Loaders:
             return None
 
         kind.__init__ = __init__
-
-    def _caller(self) -> Tuple[Optional[str], Optional[int]]:
-        """Where the loader is built: the first frame outside torch, us and installed packages, else outside torch."""
-        frame: Any = sys._getframe(2)
-        found: Tuple[Optional[str], Optional[int]] = (None, None)
-        while frame is not None:
-            name = frame.f_code.co_filename
-            if not name.startswith(self._own) and "/torch/utils/data/" not in name:
-                place = (self._agent.redactor.path(name), frame.f_lineno)
-                if "site-packages" not in name and "dist-packages" not in name and not name.startswith("<"):
-                    return place
-                if found[0] is None:
-                    found = place
-            frame = frame.f_back
-        return found
 
     # -- iteration -----------------------------------------------------------------------------------
 
@@ -159,7 +140,9 @@ class Loaders:
         epoch = self._epochs.get(index, -1) + 1
         self._epochs[index] = epoch
         if epoch == 0:
-            self._describe(loader, index)
+            self._agent.write(
+                "loader.jsonl", loader_line(loader, index, self._places.get(index), self._agent)
+            )
         if getattr(loader, "num_workers", 0):
             self._windows.before_fork()
         return index, epoch
@@ -182,63 +165,6 @@ class Loaders:
     def _gradients(self) -> bool:
         torch = self._agent.torch
         return bool(torch.is_grad_enabled()) and not torch.is_inference_mode_enabled()
-
-    def _describe(self, loader: Any, index: int) -> None:
-        dataset = getattr(loader, "dataset", None)
-        iterable = is_iterable(dataset)
-        try:
-            length: Optional[int] = len(dataset)  # type: ignore[arg-type]
-        except Exception:  # an IterableDataset need not have one, and user code may raise anything
-            length = None
-        context = getattr(loader, "multiprocessing_context", None)
-        batch_sampler = getattr(loader, "batch_sampler", None)
-        place = self._places.get(index, (None, None))
-        collate = getattr(loader, "collate_fn", None)
-        workers = getattr(loader, "num_workers", None)
-        custom = batch_sampler is not None and type(batch_sampler).__name__ != "BatchSampler"
-        self._agent.write(
-            "loader.jsonl",
-            {
-                "event": "loader", "loader": index, "ts": time.time_ns(), "pid": self._agent.pid,
-                "dataset": type(dataset).__name__, "dataset_kind": "iterable" if iterable else "map",
-                "dataset_len": length, "batch_size": getattr(loader, "batch_size", None), "num_workers": workers,
-                "pin_memory": getattr(loader, "pin_memory", None),
-                "prefetch_factor": getattr(loader, "prefetch_factor", None),
-                "persistent_workers": getattr(loader, "persistent_workers", None),
-                "drop_last": getattr(loader, "drop_last", None), "in_order": getattr(loader, "in_order", True),
-                "timeout": getattr(loader, "timeout", None),
-                "multiprocessing_context": context.get_start_method() if context is not None else None,
-                "start_method": multiprocessing.get_start_method(allow_none=True),
-                "sampler": type(getattr(loader, "sampler", None)).__name__,
-                "batch_sampler": type(batch_sampler).__name__ if custom else None,
-                "collate_fn": getattr(collate, "__name__", type(collate).__name__),
-                "worker_init_fn": getattr(loader, "worker_init_fn", None) is not None,
-                "shards": shards(dataset, getattr(loader, "worker_init_fn", None), max(workers or 0, 2)),
-                "file": place[0], "line": place[1], "class": type(loader).__name__,
-                "storage": self._storage(dataset),
-            },
-        )  # fmt: skip
-
-    def _storage(self, dataset: Any) -> Optional[Dict[str, str]]:
-        """The file system that the data is on, where the dataset names a path."""
-        for name in (
-            "root",
-            "data_dir",
-            "root_dir",
-            "folder",
-            "path",
-            "img_dir",
-            "image_dir",
-            "data_root",
-            "directory",
-        ):
-            value = getattr(dataset, "__dict__", {}).get(name)
-            if isinstance(value, (str, os.PathLike)) and os.path.exists(value):
-                found = environment.file_system(os.fspath(value))
-                if found is not None:
-                    found["mount"] = self._agent.redactor.path(found["mount"])
-                return found
-        return None
 
     # -- next ----------------------------------------------------------------------------------------
 

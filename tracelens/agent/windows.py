@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import time
 from collections import deque
-from typing import Any, Deque, Dict, List, NamedTuple, Optional
+from typing import Any, Deque, Dict, Optional
 
-from . import environment, trace_file
+from . import environment, kineto, trace_file
 from .runtime import Agent
+from .schedule import Planned, is_traced, plan, stacks_reason
+from .sigterm import Sigterm
 
 _BASELINE = 8  # unprofiled steps kept from before a window, and waited for after it
 _LEAN_NS = 150_000_000  # a lean window of short steps goes on until it has seen this much ...
@@ -19,48 +19,6 @@ _RESERVE = 1 << 30  # bytes of free memory without which no window opens
 _GROWTH = 1 << 31  # resident growth at which a window is closed early
 _TRACE_LIMIT = 2 << 30  # bytes of one uncompressed trace
 _BUNDLE_LIMIT = 512 << 20  # bytes of all compressed traces of a rank
-_RANKS = 8
-
-
-class Planned(NamedTuple):
-    """A window to come: the step it opens at, its kind, the steps it takes at least and at most."""
-
-    start: int
-    kind: str
-    least: int
-    most: int
-
-
-def plan(stop_after: Optional[int], stacks: bool) -> List[Planned]:
-    """The schedule, a function of the options alone: every rank opens its windows at the same global step.
-
-    Steps 0-3 warm up, the next eight are the unprofiled baseline. Later lean windows catch what changes in a
-    long run. A short ``stop_after`` moves everything forward.
-    """
-    if stop_after is None or stop_after >= 50:
-        found = [Planned(12, "lean", 6, 12), Planned(32, "shapes", 2, 2), Planned(42, "stacks", 1, 1)]
-        found += [Planned(start, "lean", 6, 12) for start in (250, 1500, 10_000, 50_000)]
-    else:
-        first = max(1, min(12, stop_after // 3))
-        lean = max(2, min(6, stop_after // 4))
-        gap = max(1, (stop_after - first - lean) // 4)
-        shapes = first + lean + gap
-        found = [Planned(first, "lean", lean, lean), Planned(shapes, "shapes", 1, 1)]
-        found.append(Planned(shapes + 1 + gap, "stacks", 1, 1))
-    if stop_after is not None:
-        found = [window for window in found if window.start + window.least < stop_after]
-    return [window for window in found if stacks or window.kind != "stacks"]
-
-
-def _stacks_reason(torch: Any) -> Optional[str]:
-    """Why Python stacks are not recorded here: known crashes and lost events of certain versions."""
-    version = sys.version_info[:3]
-    if (3, 12, 0) <= version <= (3, 12, 4):
-        return "Python 3.12.0 to 3.12.4 lose call events (fixed in 3.12.5)"
-    torch_version = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
-    if version >= (3, 13, 0) and torch_version < (2, 7):
-        return "torch before 2.7 can crash with stacks on Python 3.13"
-    return None
 
 
 class Windows:
@@ -80,7 +38,7 @@ class Windows:
         self._durations: Deque[float] = deque(maxlen=_BASELINE)
         self._after: Optional[Dict[str, Any]] = None
         self._own = False
-        self._handler: Any = None
+        self._sigterm = Sigterm(agent, self.close)
         self._checked = False
         self.closed = 0
 
@@ -153,20 +111,19 @@ class Windows:
         agent = self._agent
         if not self._checked:
             self._checked = True
-            world = agent.world or 1
-            if world > _RANKS and (agent.rank or 0) % -(-world // _RANKS):
+            if not is_traced(agent.rank or 0, agent.world or 1):
                 self._plan = []
                 return False
         reason = None
         available = environment.available_bytes()
-        if self._foreign():
+        if self._profiler is None and kineto.is_active(agent.torch):
             reason = "the job runs a profiler of its own"
         elif available is not None and available < _RESERVE:
             reason = "less than 1 GB of memory is free"
         elif self._bytes > _BUNDLE_LIMIT:
             reason = "the traces of this rank already hold {} MB".format(self._bytes >> 20)
         elif planned.kind == "stacks":
-            reason = _stacks_reason(agent.torch)
+            reason = stacks_reason(agent.torch)
         if reason is None:
             return True
         agent.warn("profiler", "no {} window at step {}: {}".format(planned.kind, planned.start, reason))
@@ -174,49 +131,26 @@ class Windows:
             self._plan.remove(planned)
         return False
 
-    def _foreign(self) -> bool:
-        """Whether somebody else's profiler runs on this thread."""
-        enabled = getattr(self._agent.torch._C._autograd, "_profiler_enabled", None)
-        return self._profiler is None and enabled is not None and bool(enabled())
-
     # -- opening -----------------------------------------------------------------------------------
 
     def _prepare(self, planned: Planned) -> None:
         torch = self._agent.torch
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if self._with_cuda():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        from torch.profiler.profiler import _KinetoProfile
-
         self._own = True
         try:
-            profiler = _KinetoProfile(
-                activities=activities,
-                record_shapes=planned.kind == "shapes",
-                # On the CPU torch warns on stderr about blocks from before the window, and nothing needs them.
-                profile_memory=planned.kind == "shapes" and torch.cuda.is_initialized(),
-                with_stack=planned.kind == "stacks",
-                experimental_config=_experimental(torch, planned.kind),
-            )
-            with _Quiet(torch):
+            profiler = kineto.make(torch, planned.kind)
+            with kineto.Quiet(torch):
                 profiler.prepare_trace()
         finally:
             self._own = False
         self._profiler = profiler
         self._prepared = planned
 
-    def _with_cuda(self) -> bool:
-        torch = self._agent.torch
-        if not torch.cuda.is_initialized() or os.environ.get("CUDA_INJECTION64_PATH"):
-            return False
-        return torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
-
     def _start(self, planned: Planned, step: int) -> None:
         self._current, self._prepared = planned, None
         self._rss = environment.resident_bytes() or 0
         self._own = True
         try:
-            with _Quiet(self._agent.torch):
+            with kineto.Quiet(self._agent.torch):
                 self._profiler.start_trace()
         finally:
             self._own = False
@@ -227,11 +161,11 @@ class Windows:
             "window": index, "kind": planned.kind, "first_step": self._agent.first_step + step, "last_step": None, "steps": 0,
             "t0": time.time_ns(), "t1": None, "file": None, "complete": False,
             "baseline_ms": [round(value, 4) for value in self._durations],
-            "cuda": self._with_cuda(), "teardown_cupti": os.environ.get("TEARDOWN_CUPTI"),
+            "cuda": kineto.records_cuda(self._agent.torch), "teardown_cupti": os.environ.get("TEARDOWN_CUPTI"),
         }  # fmt: skip
         self._durations.clear()
         self._agent.write("windows.jsonl", self._open)
-        self._catch_sigterm()
+        self._sigterm.catch()
         self._mark(step)
 
     def _mark(self, step: Optional[int]) -> None:
@@ -255,14 +189,14 @@ class Windows:
         self._profiler, self._open, self._current = None, None, None
         self._own = True
         try:
-            with _Quiet(self._agent.torch):
+            with kineto.Quiet(self._agent.torch):
                 if window is None:
                     self._prepared = None
                     profiler.start_trace()  # a prepared Kineto session ends only through start and stop
                 profiler.stop_trace()
         finally:
             self._own = False
-        self._release_sigterm()
+        self._sigterm.release()
         if window is None:
             return
         stopped = time.time_ns()
@@ -322,7 +256,7 @@ class Windows:
         """The profiler itself failed: no more windows."""
         self._plan = []
         self._profiler, self._open, self._marker = None, None, None
-        self._release_sigterm()
+        self._sigterm.release()
         self._agent.warn(
             "profiler", "profiling failed and is off: {}: {}".format(type(error).__name__, error), loud=True
         )
@@ -364,9 +298,8 @@ class Windows:
         ours, self._profiler, self._open, self._marker = self._profiler, None, None, None
         self._plan = []
         self._after = None
-        self._release_sigterm()
-        enabled = getattr(torch._C._autograd, "_profiler_enabled", None)
-        if ours is None and not (enabled is not None and enabled()):
+        self._sigterm.release()
+        if ours is None and not kineto.is_active(torch):
             return
         if sys.getprofile() is not None:
             sys.setprofile(None)
@@ -374,72 +307,3 @@ class Windows:
         if not torch.cuda.is_initialized():
             # This frees the profiler's state whole; with CUDA it would call CUPTI, which a fork must not.
             torch.autograd._disable_profiler()
-
-    def _catch_sigterm(self) -> None:
-        """While a window is open, SIGTERM exports it first; only where the job left the signal alone."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._handler = self._on_sigterm
-            signal.signal(signal.SIGTERM, self._handler)
-
-    def _release_sigterm(self) -> None:
-        handler, self._handler = self._handler, None
-        if handler is None or threading.current_thread() is not threading.main_thread():
-            return
-        if signal.getsignal(signal.SIGTERM) == handler:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def _on_sigterm(self, number: int, frame: Any) -> None:
-        if os.getpid() == self._agent.pid:
-            try:
-                self.close(complete=False, reason="SIGTERM")
-                self._agent.flush()
-            except Exception as error:  # the signal must end the process, whatever the export does
-                self._agent.fail("SIGTERM", error)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _experimental(torch: Any, kind: str) -> Any:
-    """Kineto's options, as many as this torch knows."""
-    make = getattr(torch._C._profiler, "_ExperimentalConfig", None)
-    if make is None:
-        return None
-    options: Dict[str, Any] = {"enable_cuda_sync_events": True}
-    if kind != "stacks":
-        options["trace_only"] = True  # spares the parsing of events into Python objects
-    while options:
-        try:
-            return make(**options)
-        except TypeError:
-            options.popitem()
-    return None
-
-
-class _Quiet:
-    """Kineto's chatter on stderr is not the job's, and torch._inductor (0.8 s) need not be imported for us.
-
-    torch asks ``hasattr(torch, "_inductor")`` at every start, which imports it; if the job has not, its
-    CUDA-graph setting cannot matter.
-    """
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._lazy: Any = None
-        self._set = False
-
-    def __enter__(self) -> None:
-        lazy = getattr(self._torch, "_lazy_modules", None)
-        if isinstance(lazy, set) and "_inductor" in lazy and "torch._inductor" not in sys.modules:
-            lazy.discard("_inductor")
-            self._lazy = lazy
-        if "KINETO_LOG_LEVEL" not in os.environ:
-            os.environ["KINETO_LOG_LEVEL"] = "99"
-            self._set = True
-
-    def __exit__(self, *exc_info: Any) -> None:
-        if self._lazy is not None:
-            self._lazy.add("_inductor")
-        if self._set:
-            os.environ.pop("KINETO_LOG_LEVEL", None)

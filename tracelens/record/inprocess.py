@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from tracelens.errors import UsageError
+from tracelens.record.companion import Sampler
 from tracelens.record.options import RecordOptions, parse_settings
-from tracelens.record.session import Sampler, Session, open_session
+from tracelens.record.session import Session, open_session
 
 _AGENT = "_tracelens_agent"
 _VARIABLES = ("PYTHONPATH", "TRACELENS_BUNDLE", "TRACELENS_OPTIONS")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from tracelens.bundle import Bundle
 from tracelens.errors import InputError, UsageError
+from tracelens.record.companion import Sampler
 from tracelens.record.diagnosis import outcome_messages
 from tracelens.record.options import RecordOptions, parse_settings
-from tracelens.record.session import Sampler, Session, open_session, say
+from tracelens.record.session import Session, open_session, say
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _SI_USER = (0, -6)  # sent by a process (SI_USER, SI_TKILL), not by the terminal to the whole group
