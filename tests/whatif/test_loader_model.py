@@ -44,7 +44,7 @@ def trace(given_inputs: LoaderInputs, settings: LoaderSettings, epochs: list[int
         "receive": 0.0,
         "pin": 0.0,
         "main_cpu": given_inputs.main_cpu_ms,
-        "speed": machine.speed(np.arange(settings.num_workers + 4)).tolist(),
+        "speed": machine.speed(np.arange(settings.num_workers + 4 + given_inputs.main_threads)).tolist(),
         "streams": math.inf,
         **costs,
     }
@@ -176,6 +176,25 @@ def test_cpu_time_recorded_under_contention_predicts_the_same_run_again() -> Non
     recorded = inputs(100.0 * stretched, consume=0.01, parallel=costs, recorded_running=4.0)
     again = predict(recorded, LoaderSettings(num_workers=4))
     assert again.mean_ms == pytest.approx(alone.mean_ms, rel=0.01)
+
+
+def test_the_main_process_slows_down_beside_computing_workers_only() -> None:
+    costs = ParallelCosts.exact(host_growth=0.2)
+    busy = inputs(30.0, consume=50.0, main_cpu_ms=50.0, parallel=costs)
+    assert predict(busy, LoaderSettings(num_workers=2)).mean_ms == pytest.approx(60.0, rel=0.01)
+    assert predict(busy, LoaderSettings()).mean_ms == pytest.approx(80.0)
+    sleeping = inputs(0.0, 30.0, consume=50.0, main_cpu_ms=50.0, parallel=costs)
+    assert predict(sleeping, LoaderSettings(num_workers=2)).mean_ms == pytest.approx(50.0, rel=0.01)
+
+
+def test_a_main_process_with_many_threads_competes_with_its_workers() -> None:
+    four = {"main_cpu_ms": 40.0, "main_threads": 4, "machine": Machine(cores=4)}
+    assert predict(inputs(0.0, consume=40.0, **four), LoaderSettings()).mean_ms == pytest.approx(40.0)
+    # 160 ms of fetching and 4 x 40 ms of computing take 80 ms on four cores when they always overlap
+    got = predict(inputs(160.0, consume=40.0, **four), LoaderSettings(num_workers=4))
+    assert 60.0 < got.mean_ms < 90.0
+    one = {**four, "main_threads": 1}
+    assert predict(inputs(160.0, consume=40.0, **one), LoaderSettings(num_workers=4)).mean_ms < got.mean_ms
 
 
 # laws that hold for every input

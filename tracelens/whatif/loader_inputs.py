@@ -77,11 +77,15 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What running in workers adds: ms a batch in the worker and in the receiving process, and contention."""
+    """What running in workers adds: ms a batch in the worker and in the receiving process, and contention.
+
+    ``host_growth``: by how much the main process's own work grows, relative, beside workers that compute.
+    """
 
     worker_ms: float = 0.0
     main_ms: float = 0.0
     contention: float = 0.0
+    host_growth: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,11 @@ class ParallelCosts:
     slow: Scenario
 
     @staticmethod
-    def exact(worker_ms: float = 0.0, main_ms: float = 0.0, contention: float = 0.0) -> ParallelCosts:
+    def exact(
+        worker_ms: float = 0.0, main_ms: float = 0.0, contention: float = 0.0, host_growth: float = 0.0
+    ) -> ParallelCosts:
         """Costs without uncertainty."""
-        one = Scenario(worker_ms, main_ms, contention)
+        one = Scenario(worker_ms, main_ms, contention, host_growth)
         return ParallelCosts(one, one, one)
 
 
@@ -110,8 +116,9 @@ class LoaderInputs:
     while recording, for which CPU time is corrected.
     ``pin_ms``: copying a batch to pinned memory.
     ``consume_ms``: time of a step whose batch is always there: a constant, recorded values, or a function of
-    the step. ``main_cpu_ms``: the main process's own CPU time in it. ``run_ahead``: how many steps the host
-    may be ahead of the device; 0 where every step ends in a synchronisation, and where there is no device.
+    the step. ``main_cpu_ms``: how long the main process computes in it, alone on its cores, with
+    ``main_threads`` threads. ``run_ahead``: how many steps the host may be ahead of the device; 0 where every
+    step ends in a synchronisation, and where there is no device.
     ``batches_per_epoch``: None where only the steady state matters. ``epoch_ms``: cost of each start with
     workers that does not depend on their number (queues, pin thread, joining the old ones), then ``fork_ms``
     for each, and ``init_ms`` until a forked worker fetches. ``resume_ms``: an epoch with persistent workers.
@@ -127,6 +134,7 @@ class LoaderInputs:
     recorded_running: float = 1.0
     pin_ms: float = 0.0
     main_cpu_ms: float = 0.0
+    main_threads: int = 1
     run_ahead: int = 2
     batches_per_epoch: int | None = None
     epoch_ms: float = 0.0

@@ -318,14 +318,20 @@ def _costs(
     cpu = cpu[order] + inputs.collate_ms
     if workers and not inputs.recorded_in_worker:
         cpu = cpu + scenario.worker_ms
-    speed = machine.speed(np.arange(workers + 4, dtype=np.float64), sigma)
+    main_cpu = inputs.main_cpu_ms
+    if workers and not inputs.recorded_in_worker:
+        computing = float(np.sum(cpu)) / max(float(np.sum(cpu) + np.sum(wait)), 1e-12)
+        main_cpu *= 1.0 + scenario.host_growth * computing
+    # what the main process needs alone with all its threads, expressed at the speed of one
+    main_cpu *= float(machine.speed(inputs.main_threads, sigma, sliced=False)) / float(recorded[1])
+    speed = machine.speed(np.arange(workers + 4 + inputs.main_threads, dtype=np.float64), sigma)
     return Costs(
         wait=wait[order].tolist(),
         cpu=cpu.tolist(),
         consume=inputs.consume(),
         receive=scenario.main_ms if workers else 0.0,
         pin=inputs.pin_ms if settings.pin_memory else 0.0,
-        main_cpu=inputs.main_cpu_ms,
+        main_cpu=main_cpu,
         speed=(speed / recorded[1]).tolist(),
         streams=math.inf if machine.storage_streams is None else machine.storage_streams,
     )

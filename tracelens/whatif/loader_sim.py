@@ -62,7 +62,7 @@ def simulate(
 
 def _in_main(inputs: LoaderInputs, costs: Costs, epochs: list[int]) -> Trace:
     """No workers: fetch, collate and pin happen in the main process, between two steps."""
-    pace = 1.0 / costs.speed[1]
+    pace, step_pace = 1.0 / costs.speed[1], 1.0 / costs.speed[max(inputs.main_threads, 1)]
     ahead = inputs.run_ahead
     count = len(costs.cpu)
     ends: list[float] = []
@@ -73,11 +73,12 @@ def _in_main(inputs: LoaderInputs, costs: Costs, epochs: list[int]) -> Trace:
         waits.append(spent)
         t += spent
         need = costs.consume(k)
-        host = t + costs.main_cpu * pace
+        host = t + costs.main_cpu * step_pace
         device = max(max(device, t) + need, host)
         ends.append(device)
         busy += need
-        computed += (costs.cpu[k % count] + costs.pin + costs.main_cpu) * pace
+        computed += (costs.cpu[k % count] + costs.pin) * pace
+        computed += costs.main_cpu * step_pace * inputs.main_threads
         blocker = ends[k - ahead] if k >= ahead else 0.0
         t = max(host, blocker)
     return Trace(ends, waits, 0.0, computed, busy, list(range(sum(epochs))))
@@ -119,6 +120,7 @@ def _with_workers(
     asked = 0.0
     wanting = False  # main is inside next() with nothing being received
     receiving = -1
+    stepping = False
 
     def start(w: int) -> None:
         nonlocal ties
@@ -191,7 +193,7 @@ def _with_workers(
 
     def take(batch: int) -> None:
         """Main has batch: hand out the next index, then compute the step."""
-        nonlocal ties, device, consumer_busy
+        nonlocal ties, device, consumer_busy, stepping
         held[owner.pop(batch)] -= 1
         received.append(batch)
         waits.append(now - asked)
@@ -202,6 +204,7 @@ def _with_workers(
         device = max(device, now) + need
         ties += 1
         push(running, (virtual + costs.main_cpu, ties, _STEP))
+        stepping = True
 
     def look() -> None:
         """Main is inside next(): take what it wants, or receive what came, or wait."""
@@ -232,10 +235,13 @@ def _with_workers(
     total = sum(epochs)
     fresh_epochs = not settings.persistent_workers
 
+    more = inputs.main_threads - 1
     while step < total:
         active = len(running)
+        if more and stepping:
+            active += more
         pace = speed[active]
-        next_cpu = now + (running[0][0] - virtual) / pace if active else _NEVER
+        next_cpu = now + (running[0][0] - virtual) / pace if running else _NEVER
         next_timed = timed[0][0] if timed else _NEVER
         if reading:
             read_pace = min(1.0, streams / len(reading))
@@ -292,6 +298,7 @@ def _with_workers(
                 stash.add(batch)
                 look()
         else:
+            stepping = False
             device = max(device, now)
             ends.append(device)
             step += 1
