@@ -152,8 +152,9 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     assert process.returncode == 1
     opened = Bundle.open(bundle)
     assert opened.finished
-    assert "is killed by signal: Killed" in warnings(opened)
-    assert opened.events_of("exception")[0]["type"] == "RuntimeError"
+    (event,) = opened.events_of("exception")
+    assert event["type"] == "RuntimeError"
+    assert event["message"].startswith("DataLoader worker (pid")
 
 
 def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_no_place_to_write_to_at_all(tmp_path: Path) -> None:
         "sys.exit(run(RecordOptions(tuple(sys.argv[1:]), out=Path('/proc/nowhere/bundle'))))"
     )
     done = subprocess.run(
-        [PYTHON, "-c", code, "bash", "-c", "echo ran; exit 5"],
+        [sys.executable, "-c", code, "bash", "-c", "echo ran; exit 5"],
         env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (5, "ran\n")

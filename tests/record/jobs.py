@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ except TracelensError as error:
     print(f"tracelens: {error}", file=sys.stderr)
     sys.exit(error.exit_code)
 """
+
+
+@cache
+def torch_version() -> tuple[int, int]:
+    """The major and minor version of the job's torch."""
+    code = "import torch; print(torch.__version__)"
+    text = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
 
 
 @dataclass(frozen=True)

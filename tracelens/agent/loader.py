@@ -288,8 +288,9 @@ class Loaders:
                         },
                     )  # fmt: skip
             elif isinstance(error, Exception):
+                lines = str(error).strip().splitlines() or [""]
                 message = "next() of loader {} raised {}: {}".format(
-                    iteration.loader, type(error).__name__, str(error).strip().splitlines()[-1:] or ""
+                    iteration.loader, type(error).__name__, lines[-1]
                 )
                 self._agent.warn("loader", message)
         except Exception as problem:

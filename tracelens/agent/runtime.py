@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -62,6 +63,10 @@ def _last_lines(path: str) -> List[Dict[str, Any]]:
         if isinstance(record, dict):
             found.append(record)
     return found
+
+
+def _code(handler: Any) -> Any:
+    return getattr(getattr(handler, "__func__", handler), "__code__", None)
 
 
 class Agent:
@@ -129,8 +134,17 @@ class Agent:
         else:
             self.say(message)
 
+    @staticmethod
+    def reraise_foreign(error: BaseException) -> None:
+        """An error that a signal handler of the job (torch's for dead workers is one) raised while our code
+        happened to run is not ours to keep."""
+        handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+        if any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise error
+
     def fail(self, where: str, error: BaseException) -> None:
         """Something of ours broke: say so once, and touch nothing of the job's any more."""
+        self.reraise_foreign(error)
         if not self.on:
             return
         self.on = False

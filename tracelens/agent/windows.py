@@ -254,6 +254,7 @@ class Windows:
 
     def give_up(self, error: Exception) -> None:
         """The profiler itself failed: no more windows."""
+        self._agent.reraise_foreign(error)
         self._plan = []
         self._profiler, self._open, self._marker = None, None, None
         self._sigterm.release()
