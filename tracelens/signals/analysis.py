@@ -58,7 +58,7 @@ class RankAnalysis:
     @cached_property
     def kernels(self) -> KernelClasses:
         """What limits each kernel."""
-        return classify(self.activity)
+        return classify(self.activity, self.gpu_log)
 
     @cached_property
     def copies(self) -> CopyCalls:

@@ -1,137 +1,176 @@
-"""Kernel families by name, and what limits a kernel: arithmetic, device memory, or too little work to fill the GPU."""
+"""What limits each kernel: arithmetic, device memory, or too little work to fill the GPU."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tracelens.ingest.tables import GpuLog
 from tracelens.signals.activity import Activity
+from tracelens.signals.devices import DeviceSpec, describe
+from tracelens.signals.kernel_names import family, precision
+from tracelens.signals.operators import launching_operators
+from tracelens.signals.roofline import Estimate, Reach, estimate, reach, times
 from tracelens.trace.tables import Device
+
+__all__ = [
+    "ARITHMETIC", "FAMILY", "LIMITS", "MEMORY", "SAME_KERNEL", "SHAPES", "SMALL", "UNKNOWN", "KernelClasses", "classify",
+    "family", "precision",
+]  # fmt: skip
 
 ARITHMETIC, MEMORY, SMALL, UNKNOWN = 0, 1, 2, 3
 LIMITS = ("arithmetic", "memory", "small", None)
+# where a class was read from
+SHAPES, SAME_KERNEL, FAMILY, COUNTERS, NOTHING = range(5)
+_BASES = (
+    "estimated from shapes", "same kernel and grid with known shapes", "kernel family", "DRAM counters", "unknown",
+)  # fmt: skip
 
-# first match wins; across cuBLAS, cuDNN, CUTLASS, nvjet, Triton/Inductor, FlashAttention, MIOpen and Tensile names
-_FAMILIES: tuple[tuple[str, str], ...] = (
-    ("attention", r"flash|fmha|attention|sdpa|_attn|attn_|\bmha_|paged_kv|fna_|mla_"),
-    (
-        "layout",
-        r"nchwToNhwc|nhwcToNchw|nhwcAddPadding|transpose|permute|convertTensor|tensorTransform|"
-        r"im2col|col2im|Im2Col",
-    ),
-    ("optimizer", r"multi_tensor|adam|FusedSgd|fused_sgd|lamb_|foreach|adagrad"),
-    (
-        "normalisation",
-        r"batch_?norm|bn_(fw|bw)|layer_?norm|group_?norm|rms_?norm|RowwiseMoments|GammaBeta|"
-        r"instance_?norm|MIOpenBatchNorm|lrn_",
-    ),
-    ("softmax", r"softmax"),
-    (
-        "embedding",
-        r"embedding|index_?select|gather|scatter|split_embedding|fbgemm|_tbe_|bounds_check|"
-        r"linearize_index|recat_|index_elementwise|index_put|indexing_backward",
-    ),
-    ("pooling", r"pool(ing)?[_A-Z0-9]|_pool|pool\b|Pool2d|Pool3d"),
-    ("loss", r"nll_loss|cross_entropy|_loss"),
-    (
-        "convolution",
-        r"conv|wgrad|dgrad|fprop|winograd|scudnn|cask_cudnn|fft2d|flip_filter|miopen|igemm|"
-        r"implicit_gemm|cudnn_infer|cudnn_train",
-    ),
-    ("gemv", r"gemv|gemvx|gemv2|dot_kernel|splitKreduce"),
-    (
-        "gemm",
-        r"gemm|cutlass|nvjet|Cijk_|matmul|_mm_|xmma|s16816|h16816|s1688|h1688|s884|h884|wgmma|"
-        r"tensorop|hmma|imma|bmm|triton_tem|cublas|_(nn|nt|tn|tt)_?(n|align|stages|\d)|sgemm|"
-        r"scaled_mm|marlin|grouped_mm|moe_",
-    ),
-    ("sort", r"sort|radix|topk|topK|unique|bitonic"),
-    ("random", r"distribution|philox|dropout|random|curand|bernoulli"),
-    (
-        "reduction",
-        r"reduce|triton_red|triton_per|cub::.*(Reduce|Scan)|DeviceScan|argmax|cumsum|scan_|"
-        r"norm_kernel|LpNorm",
-    ),
-    (
-        "pointwise",
-        r"elementwise|vectorized|unrolled|Functor|triton_poi|copy_kernel|CatArray|"
-        r"scalePackedTensor|upsample|interpolate|fill|where_kernel|mul_kernel|add_kernel|clamp|"
-        r"bias|relu|gelu|silu|sigmoid|swiglu|rotary|cast|convert|_act_|act_and_mul|uniform|"
-        r"arange|tril|triu|masked|quant",
-    ),
-    ("triton", r"^triton_"),
-)
-_COMPILED = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _FAMILIES)
-_BOUND = {"attention": ARITHMETIC, "convolution": ARITHMETIC, "gemm": ARITHMETIC}
-
-_TENSOR_CORE = re.compile(
-    r"884|1688|16816|16832|tensorop|wgmma|hmma|imma|qgmma|nvjet|tf32|bf16|fp16|f16|half|__nv_bfloat16|e4m3|e5m2|fp8|xmma|mma_|Bfloat16|_BBS_|_HHS_|_HSS_|_BSS_",
-    re.IGNORECASE,
-)
-_SINGLE = re.compile(
-    r"sgemm|scudnn|simt_s|_simt_|gemmSN|implicit_convolve_sgemm|f32f32_f32f32_f32_(?!.*tf32)|_SB_|Cijk_\w+_S_B|"
-    r"(winograd|conv|dgrad|wgrad|fprop|fft)\w*.*<?float(?!.*(half|bf16|tf32))",
-    re.IGNORECASE,
-)
+_BOUND = {
+    "attention": ARITHMETIC, "convolution": ARITHMETIC, "gemm": ARITHMETIC, "gemv": MEMORY, "recurrent": ARITHMETIC,
+    "fused": UNKNOWN,
+}  # fmt: skip
 _SMALL_NS = 4_000  # below, a kernel's own ramp-up and drain are most of its time
-
-
-@lru_cache(maxsize=65536)
-def family(name: str) -> str | None:
-    """A kernel's family, None where the name tells nothing."""
-    for label, pattern in _COMPILED:
-        if pattern.search(name):
-            return label
-    return None
-
-
-@lru_cache(maxsize=65536)
-def precision(name: str) -> str | None:
-    """``tensor_core`` or ``fp32`` (plain single precision) for matmul-like kernels whose name says so, else None."""
-    if family(name) not in ("gemm", "convolution", "attention"):
-        return None
-    if _TENSOR_CORE.search(name):
-        return "tensor_core"
-    return "fp32" if _SINGLE.search(name) else None
+_BUSY_COUNTER = 0.6  # a unit that counters show this busy, on average over all kernels, is what they wait for
 
 
 @dataclass(frozen=True, slots=True)
 class KernelClasses:
-    """For each activity of the rank's GPU: limit code (-1 for what is not a kernel), and where it was read from."""
+    """For each activity of the rank's GPU: limit code (-1 for what is not a kernel), and where it was read from.
+
+    ``basis`` is SHAPES, SAME_KERNEL, FAMILY, COUNTERS or NOTHING (-1 for no kernel). ``owner`` is the host row of the
+    operator that launched it (-1: unknown). ``estimate`` holds FLOPs and least bytes where shapes tell them.
+    """
 
     limit: NDArray[np.int8]
     source: str
+    basis: NDArray[np.int8]
+    owner: NDArray[np.int64]
+    estimate: Estimate | None = None
+    spec: DeviceSpec | None = None
+    reach: Reach | None = None
 
     def share(self, activity: Activity, limit: int, mask: NDArray[np.bool_]) -> float | None:
         """Share of kernel time (within ``mask``) with that limit."""
+        return self._share(activity, self.limit == limit, mask)
+
+    def basis_share(self, activity: Activity, basis: int, mask: NDArray[np.bool_]) -> float | None:
+        """Share of kernel time (within ``mask``) whose class was read from that basis."""
+        return self._share(activity, self.basis == basis, mask)
+
+    def _share(self, activity: Activity, wanted: NDArray[np.bool_], mask: NDArray[np.bool_]) -> float | None:
         duration = (activity.device.end - activity.device.start).astype(float)
         kernels = mask & (self.limit >= 0)
         total = float(duration[kernels].sum())
-        return float(duration[kernels & (self.limit == limit)].sum()) / total if total else None
+        return float(duration[kernels & wanted].sum()) / total if total else None
 
 
-def classify(activity: Activity) -> KernelClasses:
-    """Classes by kernel family, grid against the GPU's size, and duration."""
+def classify(activity: Activity, log: GpuLog | None = None) -> KernelClasses:
+    """Classes by roofline where shapes were recorded, else by kernel family; too small by grid and duration.
+
+    ``log``: hardware counters, where it has them, settle what neither tells.
+    """
     device = activity.device
-    names = activity.tables.names
+    duration = device.end - device.start
+    properties = activity.tables.device_properties(activity.gpu if activity.gpu is not None else 0)
+    spec = describe(properties)
+    limit, basis = _by_family(activity)
+    owner = launching_operators(activity)
+    units = properties.get("numSms")
+    units = units if isinstance(units, int) and units > 0 else spec.sms if spec is not None else 0
+    # less than half a wave of blocks leaves most of the GPU idle, whatever the kernel does
+    underfilled = (device.blocks > 0) & (device.blocks * 2 <= units)
+    found = reached = None
+    judged = np.zeros(len(device), dtype=bool)
+    if spec is not None and len(device):
+        found = estimate(activity, owner, spec)
+        reached = reach(found, duration, spec)
+        computing, moving = times(found, reached, spec)
+        judged = (limit >= 0) & found.known
+        limit[judged] = np.where(computing > moving, ARITHMETIC, MEMORY)[judged]
+        basis[judged] = SHAPES
+        _same_kernel(activity, limit, basis, judged)
+        needed = np.where(judged, np.maximum(computing, moving), 0.0) * 1e9
+        # ramp-up, drain or idle units take longer than the work itself would
+        idle = judged & (needed < 0.5 * duration) & ((duration < _SMALL_NS) | underfilled)
+        limit[idle] = SMALL
+    _by_counters(limit, basis, log)
+    kernel = (limit >= 0) & ~judged
+    limit[kernel & ((duration < _SMALL_NS) | (underfilled & (duration < 10 * _SMALL_NS)))] = SMALL
+    source = _source(basis, duration, spec, bool(judged.any()))
+    return KernelClasses(limit, source, basis, owner, found, spec, reached)
+
+
+def _by_family(activity: Activity) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+    device, names = activity.device, activity.tables.names
     by_name = np.full(len(names), UNKNOWN, dtype=np.int8)
-    for code in np.unique(device.name[device.kind == Device.KERNEL]):
+    for code in np.unique(device.name[device.kind == Device.KERNEL]).tolist():
         label = family(names[code])
         by_name[code] = UNKNOWN if label is None else _BOUND.get(label, MEMORY)
     limit = np.where(device.kind == Device.KERNEL, by_name[device.name], -1).astype(np.int8)
     limit[np.isin(device.kind, (Device.MEMSET, Device.D2D))] = MEMORY
-    properties = activity.tables.device_properties(activity.gpu if activity.gpu is not None else 0)
-    units = properties.get("numSms")
-    duration = device.end - device.start
-    small = (limit >= 0) & (duration < _SMALL_NS)
-    if isinstance(units, int) and units > 0:
-        # less than half a wave of blocks leaves most of the GPU idle, whatever the kernel does
-        small |= (
-            (limit >= 0) & (device.blocks > 0) & (device.blocks * 2 <= units) & (duration < 10 * _SMALL_NS)
-        )
-    limit[small] = SMALL
-    return KernelClasses(limit, "kernel family, grid and duration")
+    basis = np.where(limit < 0, -1, np.where(limit == UNKNOWN, NOTHING, FAMILY)).astype(np.int8)
+    return limit, basis
+
+
+def _same_kernel(
+    activity: Activity, limit: NDArray[np.int8], basis: NDArray[np.int8], judged: NDArray[np.bool_]
+) -> None:
+    """Kernels without shapes (launched before the recording began) take the class that the same kernel, launched with the
+    same grid and block, has elsewhere in the trace for most of its time."""
+    device = activity.device
+    if not judged.any() or judged.all():
+        return
+    key = (device.name.astype(np.int64) << 40) | (np.clip(device.blocks, 0, 2**28 - 1) << 12)
+    key |= np.clip(device.block_threads, 0, 4095)
+    wanted = (limit >= 0) & ~judged & (device.kind == Device.KERNEL)
+    known = judged & np.isin(key, key[wanted])
+    if not known.any():
+        return
+    keys, inverse = np.unique(key[known], return_inverse=True)
+    spent = np.zeros((keys.size, 2))
+    np.add.at(spent, (inverse, limit[known]), (device.end - device.start)[known])
+    rows = np.flatnonzero(wanted)
+    at = np.minimum(np.searchsorted(keys, key[rows]), keys.size - 1)
+    rows, at = rows[keys[at] == key[rows]], at[keys[at] == key[rows]]
+    limit[rows] = np.argmax(spent[at], axis=1)
+    basis[rows] = SAME_KERNEL
+
+
+def _by_counters(limit: NDArray[np.int8], basis: NDArray[np.int8], log: GpuLog | None) -> None:
+    """Kernels that nothing else tells about take the side that the counters show busy, where they show one."""
+    if log is None or not len(log) or not (limit == UNKNOWN).any():
+        return
+    dram, tensor = _busy(log.gpm_dram_bw), _busy(log.gpm_tensor)
+    if dram >= _BUSY_COUNTER and dram > tensor:
+        side = MEMORY
+    elif tensor >= _BUSY_COUNTER:
+        side = ARITHMETIC
+    else:
+        return
+    rows = limit == UNKNOWN
+    limit[rows], basis[rows] = side, COUNTERS
+
+
+def _busy(values: NDArray[np.float64]) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else 0.0
+
+
+def _source(
+    basis: NDArray[np.int8], duration: NDArray[np.int64], spec: DeviceSpec | None, shapes: bool
+) -> str:
+    """Where the classes come from, most kernel time first, in words with shares."""
+    spent = np.bincount(basis[basis >= 0], weights=duration[basis >= 0].astype(float), minlength=len(_BASES))
+    total = float(spent.sum())
+    if not total:
+        return _BASES[FAMILY]
+    parts = [
+        (code, f"{spent[code] / total:.0%}") for code in np.argsort(-spent).tolist() if spent[code] / total >= 0.005
+    ]
+    words = ", ".join(f"{_BASES[code]} ({share} of kernel time)" if len(parts) > 1 else _BASES[code] for code, share in parts)
+    if shapes and spec is not None and spec.basis != "table":
+        words += f"; peak rates of {spec.name} {spec.basis}"
+    return words

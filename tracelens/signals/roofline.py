@@ -1,0 +1,345 @@
+"""The roofline of each kernel from the shapes of the operator that launched it.
+
+Williams, Waterman, Patterson, "Roofline" (CACM 2009): a kernel cannot be faster than its arithmetic at the device's
+peak rate nor than its least memory traffic at the DRAM rate; the slower of the two is what limits it. Both rates are
+taken as far as kernels of this very trace reach them, so that a throttled or power-capped device is seen as it ran.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracelens.signals import flops as formulas
+from tracelens.signals.activity import Activity
+from tracelens.signals.devices import DeviceSpec
+from tracelens.signals.flops import Work
+from tracelens.signals.kernel_names import MATRIX_FAMILIES, family, gradient, number_format
+from tracelens.signals.operators import parent_operators
+from tracelens.signals.shapes import FLOATING, Inputs, Shape, Tensor, parse
+from tracelens.signals.traffic import traffic_bytes
+from tracelens.trace.tables import Device
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_LEVELS = 4  # operators around the innermost one that may know the shapes: attention is wrapped three times
+# shares of the published peaks that well-made kernels reach, used where the trace does not show better: large
+# cuBLAS matmuls 60-80 %, streaming kernels 75-90 %
+_ARITHMETIC_REACH, _MEMORY_REACH = 0.7, 0.8
+_CLEAR = 4.0  # times away from the ridge, where there is no doubt which rate limits
+_LONG_NS = 10_000  # shorter kernels never reach a rate
+_ENOUGH_NS = 200_000  # of such kernels, to read a reach off them
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Per activity (NaN where unknown): ``flops``, ``bytes``, ``peak`` FLOP/s of its format.
+
+    ``exact``: the FLOPs follow from recorded sizes. ``row``: the host row of the operator used (-1: none).
+    """
+
+    flops: Floats
+    bytes: Floats
+    peak: Floats
+    exact: NDArray[np.bool_]
+    row: Ints
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Activities with a place on the roofline."""
+        return np.asarray(np.isfinite(self.bytes) & (np.isfinite(self.peak) | (self.flops == 0)), dtype=bool)
+
+
+def estimate(activity: Activity, owner: Ints, spec: DeviceSpec) -> Estimate:
+    """FLOPs, least bytes and peak rate of each activity. ``owner``: host row of its operator (-1: unknown)."""
+    device, host, tables = activity.device, activity.host, activity.tables
+    n = len(device)
+    out = Estimate(
+        np.full(n, nan), np.full(n, nan), np.full(n, nan), np.zeros(n, dtype=bool), np.full(n, -1, dtype=np.int64)
+    )
+    copies = (device.kind == Device.D2D) & (device.bytes > 0)
+    fills = (device.kind == Device.MEMSET) & (device.bytes > 0)
+    for rows, passes in ((copies, 2.0), (fills, 1.0)):
+        out.flops[rows], out.bytes[rows] = 0.0, passes * device.bytes[rows]
+    if not tables.shapes:
+        return out
+    names = tables.names
+    kernels = np.flatnonzero((device.kind == Device.KERNEL) & (owner >= 0))
+    codes = np.unique(device.name[kernels])
+    matrix = np.zeros(len(names), dtype=bool)
+    part = np.zeros(len(names), dtype=np.int64)
+    matrix[[c for c in codes.tolist() if family(names[c]) in MATRIX_FAMILIES]] = True
+    part[codes] = [gradient(names[c]) for c in codes.tolist()]
+    book = _Book(activity)
+
+    is_matrix = matrix[device.name[kernels]]
+    main = kernels[is_matrix]
+    rows, index = book.matrix_rows(owner[main])
+    main, rows, index = main[index >= 0], rows[index >= 0], index[index >= 0]
+    share = _shares(rows, index, part[device.name[main]], (device.end - device.start)[main], book)
+    work = [w for w in book.works if w is not None] or [Work(nan)]
+    flops = np.array([w.flops if w.flops is not None else nan for w in book.works] or [nan])
+    moved = np.array([w.bytes if w.bytes is not None else nan for w in book.works] or [nan])
+    exact = np.array([w.exact for w in book.works] or [False])
+    del work
+    some = share > 0
+    out.flops[main[some]] = (flops[index] * share)[some]
+    out.bytes[main[some]] = (moved[index] * share)[some]
+    out.exact[main[some]] = (exact[index] | (part[device.name[main]] > 0))[some]
+    out.row[main] = rows
+    out.peak[main] = _peaks(device.name[main], index, names, book, spec)
+
+    rest = kernels[~is_matrix]
+    byte_counts = book.traffic(owner[rest], device.name[rest])
+    seen = np.isfinite(byte_counts)
+    rest, byte_counts = rest[seen], byte_counts[seen]
+    # an operator's bytes are shared by its kernels as its time is
+    _, group = np.unique(owner[rest], return_inverse=True)
+    spent = (device.end - device.start)[rest].astype(np.float64)
+    total = np.bincount(group, weights=spent) if rest.size else np.empty(0)
+    out.flops[rest] = 0.0
+    out.bytes[rest] = byte_counts * spent / np.maximum(total[group], 1.0)
+    out.row[rest] = owner[rest]
+    return out
+
+
+def _shares(rows: Ints, index: Ints, part: Ints, duration: Ints, book: _Book) -> Floats:
+    """The share of its operator's work that each matrix kernel does: by time, each gradient by its own kernels.
+
+    Kernels whose name tells no gradient do what the named ones of the same operator leave.
+    """
+    if not rows.size:
+        return np.empty(0)
+    gradients = np.array([w.gradients for w in book.works], dtype=np.int64)[index]
+    part = np.where(gradients == 2, part, 0)
+    _, operator = np.unique(rows, return_inverse=True)
+    slot = operator * 3 + part
+    size = 3 * (int(operator.max()) + 1)
+    weight = np.maximum(duration, 1).astype(np.float64)
+    total = np.bincount(slot, weights=weight, minlength=size)
+    named = (total.reshape(-1, 3)[:, 1:] > 0).sum(axis=1)[operator]
+    portion = np.where(part > 0, 0.5, np.where(gradients == 2, (2 - named) / 2, 1.0))
+    return np.asarray(portion * weight / total[slot])
+
+
+def _peaks(name: NDArray[np.int32], index: Ints, names: object, book: _Book, spec: DeviceSpec) -> Floats:
+    """The peak rate of the format that each matrix kernel computes in."""
+    if not name.size:
+        return np.empty(0)
+    listed = book.activity.tables.names
+    pairs, inverse = np.unique(name.astype(np.int64) * (len(book.works) + 1) + index, return_inverse=True)
+    rates = []
+    for pair in pairs.tolist():
+        code, at = divmod(pair, len(book.works) + 1)
+        rates.append(spec.peak(number_format(listed[code], book.works[at].format)) or nan)
+    return np.array(rates)[inverse]
+
+
+class _Book:
+    """Works by distinct (operator, shape), each computed once."""
+
+    def __init__(self, activity: Activity) -> None:
+        self.activity = activity
+        self.works: list[Work] = []
+        self._index: dict[tuple[int, int, int], int] = {}
+        self._inputs: dict[int, Inputs] = {}
+        self._outputs: dict[tuple[Shape, Shape], Shape | None] | None = None
+        self._around: Ints | None = None
+
+    @property
+    def around(self) -> Ints:
+        """For each host row the operator around it."""
+        if self._around is None:
+            self._around = parent_operators(self.activity)
+        return self._around
+
+    def inputs(self, shape: int) -> Inputs:
+        """The parsed inputs of a shape."""
+        found = self._inputs.get(shape)
+        if found is None:
+            found = self._inputs[shape] = parse(self.activity.tables.shapes[shape])
+        return found
+
+    def matrix_rows(self, owner: Ints) -> tuple[Ints, Ints]:
+        """For each operator row: the row, itself or one around it, that is a known matrix operator, and its work's index (-1: none)."""
+        host = self.activity.host
+        rows, inverse = np.unique(owner, return_inverse=True)
+        index = np.full(rows.size, -1, dtype=np.int64)
+        current = rows.copy()
+        for _ in range(_LEVELS):
+            todo = np.flatnonzero((index < 0) & (current >= 0))
+            if not todo.size:
+                break
+            at = current[todo]
+            keys = host.name[at].astype(np.int64) * (len(self.activity.tables.shapes) + 1) + host.shape[at] + 1
+            _, first, back = np.unique(keys, return_index=True, return_inverse=True)
+            if any(self.activity.tables.names[host.name[at[i]]] in formulas.WEIGHT_GRADIENTS for i in first.tolist()):
+                # their weight's shape is the surrounding operator's: it belongs to the key
+                keys = keys * (len(self.activity.tables.shapes) + 1) + np.where(
+                    self.around[at] >= 0, host.shape[np.maximum(self.around[at], 0)], -1
+                ) + 1
+                _, first, back = np.unique(keys, return_index=True, return_inverse=True)
+            index[todo] = np.array([self._matrix(int(at[i])) for i in first.tolist()])[back]
+            left = todo[index[todo] < 0]
+            if left.size:
+                current[left] = self.around[current[left]]
+        return np.where(index >= 0, current, -1)[inverse], index[inverse]
+
+    def _matrix(self, row: int) -> int:
+        """The index of an operator's work, -1 where it is no matrix operator or its shapes were not recorded."""
+        host, tables = self.activity.host, self.activity.tables
+        name, shape = int(host.name[row]), int(host.shape[row])
+        if shape < 0:
+            return -1
+        operator, weight = tables.names[name], -1
+        if operator in formulas.WEIGHT_GRADIENTS:
+            weight = int(host.shape[self.around[row]]) if self.around[row] >= 0 else -1
+        key = (name, shape, weight)
+        if key not in self._index:
+            inputs = self.inputs(shape)
+            if operator in formulas.WEIGHT_GRADIENTS:
+                found = formulas.weight_gradient(inputs, self._weight(int(self.around[row]), weight))
+            else:
+                found = formulas.matrix_work(operator, inputs)
+            if found is not None and not found.exact and operator not in formulas.CONVOLUTION_BACKWARD:
+                found = self._with_output(inputs) or found
+            if found is None:
+                self._index[key] = -1
+            else:
+                self._index[key] = len(self.works)
+                self.works.append(found)
+        return self._index[key]
+
+    def _weight(self, around: int, shape: int) -> Shape | None:
+        if shape < 0:
+            return None
+        sizes = formulas.convolution_sizes(
+            self.activity.tables.names[self.activity.host.name[around]], self.inputs(shape)
+        )
+        return sizes[1] if sizes is not None else None
+
+    def _with_output(self, inputs: Inputs) -> Work | None:
+        """A convolution whose settings were not written: its backward shows the output."""
+        source, weight = inputs.tensor(0), inputs.tensor(1)
+        if source is None or weight is None:
+            return None
+        out = self._convolution_outputs().get((source.shape, weight.shape))
+        return formulas.convolution_with_output(inputs, out) if out is not None else None
+
+    def _convolution_outputs(self) -> dict[tuple[Shape, Shape], Shape | None]:
+        """Output sizes by input and weight sizes, from backward operators; None where two outputs were seen."""
+        if self._outputs is None:
+            host, names = self.activity.host, self.activity.tables.names
+            self._outputs = {}
+            codes = [i for i, n in enumerate(names) if n in formulas.CONVOLUTION_BACKWARD]
+            rows = np.flatnonzero(np.isin(host.name, codes) & (host.shape >= 0))
+            for name, shape in set(zip(host.name[rows].tolist(), host.shape[rows].tolist(), strict=True)):
+                sizes = formulas.convolution_sizes(names[name], self.inputs(shape))
+                if sizes is not None:
+                    key = (sizes[0], sizes[1])
+                    known = self._outputs.get(key, sizes[2])
+                    self._outputs[key] = sizes[2] if known == sizes[2] else None
+        return self._outputs
+
+    def traffic(self, owner: Ints, kernel: NDArray[np.int32]) -> Floats:
+        """Least bytes of each operator row (NaN: unknown), by distinct (operator, shape, width that the kernel names)."""
+        host, tables = self.activity.host, self.activity.tables
+        if not owner.size:
+            return np.empty(0)
+        widths = np.zeros(len(tables.names), dtype=np.int64)
+        codes = np.unique(kernel)
+        widths[codes] = [_element_width(tables.names[c]) for c in codes.tolist()]
+        shape = host.shape[owner].astype(np.int64)
+        keys = (host.name[owner].astype(np.int64) * (len(tables.shapes) + 1) + shape + 1) * 16 + widths[kernel]
+        _, first, back = np.unique(keys, return_index=True, return_inverse=True)
+        values = []
+        for i in first.tolist():
+            at = int(shape[i])
+            found = None
+            if at >= 0:
+                inputs = self.inputs(at)
+                if any(t.width == 0 for t in inputs.tensors):
+                    inputs = _with_width(inputs, int(widths[kernel[i]]))
+                found = traffic_bytes(tables.names[host.name[owner[i]]], inputs)
+            values.append(found if found is not None else nan)
+        return np.array(values, dtype=np.float64)[back]
+
+
+def _element_width(name: str) -> int:
+    """Bytes an element of what a kernel works on, as its template arguments name it; 4 where they do not."""
+    if "double" in name:
+        return 8
+    return 2 if "c10::Half" in name or "BFloat16" in name else 4
+
+
+def _with_width(inputs: Inputs, width: int) -> Inputs:
+    """Tensors whose element type was not written (those of lists) take the kernel's."""
+
+    def completed(tensor: Tensor) -> Tensor:
+        return tensor if tensor.width else Tensor(tensor.shape, tensor.format, width)
+
+    return Inputs(
+        tuple(
+            completed(a) if isinstance(a, Tensor) else tuple(completed(t) for t in a) if a is not None else None
+            for a in inputs.arguments
+        ),
+        inputs.concrete,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Shares of the published peaks that this trace's kernels reach; ``seen``: read off them rather than assumed."""
+
+    arithmetic: dict[float, float]
+    memory: float
+    arithmetic_seen: bool
+    memory_seen: bool
+
+    def rates(self, peak: Floats) -> Floats:
+        """The reachable FLOP/s for each kernel's peak."""
+        rates = peak * _ARITHMETIC_REACH
+        for value, share in self.arithmetic.items():
+            rates[peak == value] = value * share
+        return rates
+
+
+def reach(found: Estimate, duration: Ints, spec: DeviceSpec) -> Reach:
+    """How far kernels get that one rate limits beyond doubt: the time-weighted third quartile of what they achieve."""
+    long = found.known & (duration >= _LONG_NS)
+    seconds = np.maximum(duration, 1) / 1e9
+    moving = found.bytes / spec.bandwidth
+    computing = np.where(found.flops > 0, found.flops / np.where(np.isfinite(found.peak), found.peak, 1.0), 0.0)
+    streams = long & (found.flops == 0) & (found.bytes > 0)
+    memory, memory_seen = _MEMORY_REACH, False
+    if duration[streams].sum() >= _ENOUGH_NS:
+        memory = float(np.clip(_quartile((moving / seconds)[streams], duration[streams]), 0.3, 1.0))
+        memory_seen = True
+    clear = long & (computing > _CLEAR * moving)
+    by_peak: dict[float, float] = {}
+    for peak in np.unique(found.peak[clear]).tolist():
+        rows = clear & (found.peak == peak)
+        if duration[rows].sum() >= _ENOUGH_NS:
+            by_peak[peak] = float(np.clip(_quartile((computing / seconds)[rows], duration[rows]), 0.1, 1.0))
+    return Reach(by_peak, memory, bool(by_peak), memory_seen)
+
+
+def _quartile(values: Floats, weights: Ints) -> float:
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, 0.75 * total[-1])])
+
+
+def times(found: Estimate, reached: Reach, spec: DeviceSpec) -> tuple[Floats, Floats]:
+    """Seconds that each kernel's arithmetic and its memory traffic need at the rates within reach (NaN: unknown)."""
+    moving = found.bytes / (spec.bandwidth * reached.memory)
+    rates = reached.rates(found.peak)
+    computing = np.where(found.flops == 0, 0.0, found.flops / rates)
+    return computing, moving
+
+
+__all__ = ["FLOATING", "Estimate", "Reach", "estimate", "reach", "times"]
