@@ -1,6 +1,7 @@
 """Accuracy of the predictive models against published measurements, and their speed.
 
     python -m benchmarks.models ../shared/evidence            tables and scores
+    python -m benchmarks.models ../shared/evidence --traces ../shared/traces/simulated     also memory against batch
     python -m benchmarks.models ../shared/evidence --live     also a real DataLoader on this machine (about 30
     s)
 
@@ -12,12 +13,15 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tracelens.whatif.batch_memory import memory_from_timeline
 from tracelens.whatif.batch_time import fit_time
 from tracelens.whatif.loader_fit import (
     OBJECT_RATIO,
@@ -205,6 +209,54 @@ def batch_table(folder: Path) -> None:
     )
 
 
+def memory_table(folder: Path) -> None:
+    """Peak memory at twice the batch size from the allocator's events of one size, against the simulator's truth."""
+    print("\nsimulated traces: peak allocated memory at twice the batch size, from one size")
+    print("  run                    batch   peak GB  floor GB  at 2x: truth GB  predicted GB  error")
+    errors = []
+    for truth_file in sorted(folder.glob("*/truth.json")):
+        truth = json.loads(truth_file.read_text("utf-8"))
+        batch = int(truth["params"]["B"])
+        sizes = truth["settings"].get("batch_size", {}).get("values", {})
+        traces = sorted(
+            [*truth_file.parent.glob("*.pt.trace.json.gz"), *truth_file.parent.glob("rank0/*.json.gz")]
+        )
+        if str(2 * batch) not in sizes or not traces:
+            continue
+        timeline = _allocated(traces[0])
+        if timeline is None:
+            continue
+        line, boundaries = timeline
+        fit = memory_from_timeline(line, batch, boundaries=boundaries)
+        real = float(sizes[str(2 * batch)]["peak_mem_bytes"])
+        error = fit.allocated(2 * batch) / real - 1
+        errors.append((real, error))
+        print(
+            f"  {truth_file.parent.name:21s}  {batch:5d}  {fit.allocated(batch) / 1e9:8.2f}  {fit.fixed_bytes / 1e9:8.2f}"
+            f"  {real / 1e9:15.2f}  {fit.allocated(2 * batch) / 1e9:12.2f}  {error:+6.1%}"
+        )
+    large = [abs(error) for real, error in errors if real >= 1e8]
+    if large:
+        print(f"  largest error {max(large):.1%} where the peak is above 0.1 GB (target 3 %)")
+
+
+def _allocated(trace: Path) -> tuple[np.ndarray, list[int]] | None:
+    """Allocated bytes after each allocator event on the GPU, and the indices where steps end."""
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    memory = [e for e in events if e.get("name") == "[memory]" and e["args"].get("Device Type") == 1]
+    if not memory:
+        return None
+    memory.sort(key=lambda e: float(e["ts"]))
+    times = np.asarray([float(e["ts"]) for e in memory])
+    steps = [
+        e for e in events if str(e.get("name")).startswith("ProfilerStep#") and "gpu" not in e.get("cat", "")
+    ]
+    ends = [int(np.searchsorted(times, float(e["ts"]) + float(e["dur"]))) - 1 for e in steps]
+    line = np.asarray([float(e["args"]["Total Allocated"]) for e in memory])
+    return line, [end for end in sorted(ends) if end >= 0]
+
+
 def speed_table() -> None:
     """How long the model takes."""
     print("\nspeed of the loader model (CPU time)")
@@ -340,6 +392,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("evidence", type=Path, help="folder with the published measurements (CSV)")
+    parser.add_argument("--traces", type=Path, help="folder of simulated runs with their truth.json")
     parser.add_argument("--live", action="store_true", help="also run a real DataLoader here")
     arguments = parser.parse_args()
     if not arguments.evidence.is_dir():
@@ -349,6 +402,8 @@ def main() -> None:
     decode_eight(rows)
     decode_four(rows)
     batch_table(arguments.evidence)
+    if arguments.traces:
+        memory_table(arguments.traces)
     speed_table()
     if arguments.live:
         live_table()

@@ -98,6 +98,21 @@ def test_kept_gradients_and_a_known_state_raise_the_floor() -> None:
     assert with_gradients.interval(128)[1] == pytest.approx(plain.interval(128)[1])
 
 
+def test_gradients_at_the_end_of_a_step_are_not_part_of_the_floor() -> None:
+    # 3 GiB of parameters and state; 1 GiB of gradients lives from the backward pass until the next step drops it
+    step = np.asarray([3.0, 5.0, 7.0, 6.0, 5.0, 4.0, 4.0]) * GIB
+    fit = memory_from_timeline(np.tile(step, 3), 32, boundaries=[6, 13, 20])
+    assert fit.fixed_bytes == 3 * GIB
+    assert fit.allocated(64) == pytest.approx(11 * GIB)
+
+
+def test_what_came_before_the_first_step_does_not_lower_the_floor() -> None:
+    line, ends = timeline(2 * GIB, 4 * GIB)
+    early = np.concatenate([np.linspace(0, 2 * GIB, 50), line])
+    fit = memory_from_timeline(early, 64, boundaries=[50 + end for end in ends])
+    assert fit.fixed_bytes == pytest.approx(2 * GIB)
+
+
 def test_a_peak_outside_the_timeline_counts() -> None:
     line, ends = timeline(1 * GIB, 4 * GIB)
     assert memory_from_timeline(line, 64, boundaries=ends, peak_bytes=7 * GIB).allocated(64) == 7 * GIB

@@ -99,24 +99,23 @@ def memory_from_timeline(
 ) -> MemoryFit:
     """From the allocator's timeline over steady steps, with one batch size.
 
-    ``allocated_bytes``: total allocated after each event. ``boundaries``: indices into it where steps end;
-    what stays allocated there (parameters, optimizer state, gradients that are kept) does not depend on the
-    batch. Without boundaries the lowest point of the timeline is taken. ``peak_bytes``: the run-wide peak
-    where it is known, else that of the timeline. ``state_bytes``: parameters and optimizer state counted
-    otherwise; the floor is never taken to be lower. ``gradient_bytes``: gradients that are freed between
-    steps.
+    ``allocated_bytes``: total allocated after each event. ``boundaries``: indices into it where steps end; only what
+    lies between the first and the last counts. The floor of the timeline, after gradients were dropped and before
+    activations are there, holds parameters, optimizer state and gradients that are kept: it does not depend on the
+    batch. At the very end of a step it may still hold gradients that the peak, at the end of the forward pass, does
+    not. ``peak_bytes``: the run-wide peak where it is known, else that of the timeline. ``state_bytes``: parameters
+    and optimizer state counted otherwise; the floor is never taken to be lower. ``gradient_bytes``: gradients that
+    are freed between steps.
     """
     line = np.asarray(allocated_bytes, dtype=np.float64)
     if len(line) == 0 or not batch > 0 or not np.isfinite(line).all():
         raise InputError(
             "the allocator's timeline is empty; record with memory profiling (profile_memory=True)"
         )
-    if boundaries is not None and len(boundaries):
-        # steps may still hold outputs or the next batch when they end: the lowest boundary holds the least of
-        # it
-        floor = float(np.min(line[np.asarray(boundaries, dtype=np.int64)]))
-    else:
-        floor = float(np.min(line))
+    within = line
+    if boundaries is not None and len(boundaries) > 1:
+        within = line[int(min(boundaries)) : int(max(boundaries)) + 1]
+    floor = float(np.min(within))
     floor = max(floor, state_bytes or 0.0)
     peak = max(float(np.max(line)), peak_bytes or 0.0)
     transient = max(peak - floor, 0.0)
