@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 THRESHOLD = 0.08
 SECTIONS = ("loader", "launch", "python", "optimizer", "sync", "alloc", "stall", "cast", "startup")
+# what a bare trace with host and GPU logs cannot tell from the cause: only a bundle has quotas and worker logs
+WITHOUT_BUNDLE = {
+    "load.quota": ("load.cores_exhausted",),
+    "load.slow_samples": ("load.shallow_prefetch",),
+    "load.shallow_prefetch": ("load.slow_samples",),
+}
 WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
 

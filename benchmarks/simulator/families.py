@@ -48,9 +48,15 @@ def draw(name: str, seed: int, split: str = "test", attempts: int = 60) -> tuple
         p = p.but(family=name, split=split, seed=seed)
         p = _whole_periods(p)
         t = base_truth(p)
-        if f.intended(t):
+        if f.intended(t) and _representative(t):
             return t, attempt
     raise RuntimeError(f"{name}: no draw of {attempts} had the intended truth (split {split}, seed {seed})")
+
+
+def _representative(t: Truth) -> bool:
+    """Whether the traced steps are like the horizon's: a trace can only show what happens inside it."""
+    allowed = 0.3 if t.p.throttle_from else 0.1
+    return abs(t.window_us / t.base_us - 1.0) <= allowed
 
 
 def _whole_periods(p: Params) -> Params:
@@ -61,4 +67,7 @@ def _whole_periods(p: Params) -> Params:
     for n in (p.stall_every, p.burst_every, p.epoch_batches if p.epoch_batches < 1000 else 0):
         if n:
             period = math.lcm(period, n)
+    if p.family.startswith("load."):
+        # workers tend to run in step: the window holds a batch of each
+        p = p.but(traced=max(p.traced, p.workers + 2))
     return p.but(horizon=max(112, -(-104 // period) * period) if period == 1 else -(-104 // period) * period)

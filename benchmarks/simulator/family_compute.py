@@ -132,29 +132,16 @@ def _precision(d: Draw) -> Params:
 
 @family_of("compute.underfilled", "kernels too small to fill the GPU; a larger batch helps")
 def _underfilled(d: Draw) -> Params:
-    p, g, _h = job(
-        d,
-        "light" if d.pick(True, False) else "matmul",
-        0.5,
-        12,
-        ("fp32", "tf32", "bf16"),
-        device=d.kind("fast"),
-    )
-    p = p.but(
-        dispatch=d.uniform(0.15, 0.4),
-        python_us=d.uniform(0.5, 1.5),
-        step_python_ms=0.05,
-        optimizer_impl="fused",
-    )
-    return plain_loader(d, p, g, 0.2, 4).but(
-        dispatch=p.dispatch, python_us=p.python_us, step_python_ms=0.05, optimizer_impl="fused"
+    p, g, _ = job(d, "recurrent", 1.0, 15, ("fp32", "tf32", "fp16", "bf16"), bound=1.15)
+    return plain_loader(d, p, g, d.uniform(0.1, 0.4), 4).but(
+        optimizer_impl="fused", python_us=d.uniform(2, 5)
     )
 
 
 @family_of("compute.throttled", "clocks cut by heat, power or a cap")
 def _throttled(d: Draw) -> Params:
     p = saturated(d, "matmul", ("fp16", "bf16", "tf32", "fp32"))[0]
-    return p.but(clock=d.uniform(0.4, 0.75), throttle_from=d.pick(0, 0, 30))
+    return p.but(clock=d.uniform(0.4, 0.75), throttle_from=d.pick(0, 0, 25))
 
 
 @family_of("compute.shared_gpu", "another process on the GPU")

@@ -87,7 +87,7 @@ def _d_tiny(d: Draw) -> Params:
 @decoy("decoy.rare_stall", "a checkpoint so rare that it costs little", kernels_limit)
 def _d_stall(d: Draw) -> Params:
     p, g = saturated(d, "matmul", ("fp16", "bf16", "tf32"), 10, 50)
-    return p.but(stall_every=28, stall_ms=d.uniform(0.4, 1.6) * g, stall_kind="checkpoint")
+    return p.but(stall_every=28, stall_ms=d.uniform(0.4, 1.6) * g, stall_kind="checkpoint", window_at=14)
 
 
 @decoy("decoy.busy_workers", "more threads than cores in workers that nobody waits for", kernels_limit)

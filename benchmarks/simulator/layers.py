@@ -605,3 +605,45 @@ def mse(net: Net, rows: int, d: int) -> None:
             module=False,
         )
     )
+
+
+def rnn(net: Net, seq: int, hidden: int, kind: str) -> None:
+    """A recurrent layer through cuDNN: one call that launches a small GEMM and a cell for every time step."""
+    b, dt, dev = net.batch, net.dtype, net.device
+    gates = {"lstm": 4, "gru": 3}[kind]
+    es = elem_bytes(dt)
+    t = "float" if dt in ("fp32", "tf32") else "__half"
+    cell = Kernel(
+        f"void {kind.upper()}_elementWise_fp<{t}, {t}, float, (cudnnRNNBiasMode_t)2>(int, int, int, int, {t} const*, {t} const*, {t} const*, {t} const*, {t} const*, {t}*, {t}*, {t}*, {t}*, bool, int, cudnnRNNClipMode_t, cudnnNanPropagation_t, float, float)",
+        30.0 * b * hidden,
+        float((gates + 3) * b * hidden * es),
+        blocks=max(1, b * hidden // 256),
+        eff=0.3,
+    )
+    cell_back = Kernel(
+        cell.name.replace("_fp<", "_bp1<"),
+        45.0 * b * hidden,
+        float((2 * gates + 4) * b * hidden * es),
+        blocks=max(1, b * hidden // 256),
+        eff=0.3,
+    )
+    forward = [k for _ in range(seq) for k in (gemm(dev, dt, b, gates * hidden, hidden, "tn"), cell)]
+    back = [k for _ in range(seq) for k in (cell_back, gemm(dev, dt, b, hidden, gates * hidden, "nn"))]
+    back.append(gemm(dev, dt, gates * hidden, hidden, b * seq, "nt"))
+    params = ((gates * hidden, hidden), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,))
+    net.params += list(params)
+    shape = ((seq, b, hidden), (gates * hidden, hidden), (gates * hidden, hidden))
+    out = seq * b * hidden * es
+    net.forward.append(
+        Op(
+            (f"aten::{kind}", "aten::_cudnn_rnn"),
+            tuple(forward),
+            shape,
+            _t(net),
+            out,
+            "CudnnRnnBackward0",
+            (Op(("aten::_cudnn_rnn_backward",), tuple(back), shape, _t(net)),),
+            params,
+            saved=out * (gates + 1),
+        )
+    )

@@ -23,7 +23,7 @@ READ, COMPUTE, COPY = 0, 1, 2
 
 @dataclass(slots=True)
 class Fetch:
-    """One batch on its way: when its worker began and ended, its CPU time and its wait for storage."""
+    """One batch on its way: when its worker began and ended, its CPU time, waits and copying."""
 
     batch: int
     worker: int
@@ -32,6 +32,7 @@ class Fetch:
     ready: float = 0.0
     cpu: float = 0.0
     waited: float = 0.0
+    moved: float = 0.0
     phase_at: float = 0.0
 
 
@@ -196,7 +197,7 @@ class Loader:
         stored = wait + read / min(p.stream_mbs, p.storage_mbs)
         pinned = self.batch_bytes / (p.pin_gbs * 1e3) if p.pin else 0.0
         end = t + busy + stored + pinned
-        self.log.append(Fetch(batch, -1, t, end, end, cpu, stored))
+        self.log.append(Fetch(batch, -1, t, end, end, cpu, stored, busy - cpu * over))
         return end, end - t
 
     def _push(self, t: float, what: str, arg: Any) -> None:
@@ -250,12 +251,15 @@ class Loader:
             f.cpu = self.work(f.batch)[2] * self._slow(f.worker)
             self._shared[COMPUTE].add(at, f.cpu, f)
         elif which == COMPUTE:
+            f.phase_at = at
             self._shared[COPY].add(at, self.work(f.batch)[3], f)
         else:
             self._finish(at, f)
 
     def _finish(self, at: float, f: Fetch) -> None:
         p = self.p
+        # a thread that copies through slow memory looks busy to the scheduler
+        f.moved = at - f.phase_at
         f.end = at
         f.ready = at
         if p.pin:

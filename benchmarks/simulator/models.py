@@ -1,6 +1,6 @@
 """Model templates: what a step of a realistic network launches. Train and test templates are disjoint.
 
-Train: resnet, encoder, mlp, dlrm, normnet. Test: convnext, decoder, resmlp, twotower, unet.
+Train: resnet, encoder, mlp, dlrm, normnet, lstm. Test: convnext, decoder, resmlp, twotower, unet, gru.
 """
 
 from __future__ import annotations
@@ -191,6 +191,29 @@ def _unet(net: Net, img: int = 96, width: int = 48, depth: int = 5, **_: object)
     layers.mse(net, net.batch * 3, img * img)
 
 
+def _lstm(net: Net, seq: int = 20, hidden: int = 512, depth: int = 2, **_: object) -> None:
+    net.inputs.append(((net.batch, seq), "long int", net.batch * seq * 8))
+    net.inputs.append(((net.batch,), "long int", net.batch * 8))
+    layers.embedding(net, net.batch * seq, hidden, 20000)
+    for _i in range(depth):
+        layers.rnn(net, seq, hidden, "lstm")
+    layers.linear(net, net.batch, hidden, 10)
+    layers.cross_entropy(net, net.batch, 10)
+
+
+def _gru(
+    net: Net, seq: int = 24, hidden: int = 640, depth: int = 2, features: int = 640, **_: object
+) -> None:
+    net.inputs.append(((net.batch, seq, features), "float", net.batch * seq * features * 4))
+    net.inputs.append(((net.batch, 8), "float", net.batch * 8 * 4))
+    layers.linear(net, net.batch * seq, features, hidden)
+    for _i in range(depth):
+        layers.rnn(net, seq, hidden, "gru")
+    layers.layer_norm(net, net.batch, hidden)
+    layers.linear(net, net.batch, hidden, 8)
+    layers.mse(net, net.batch, 8)
+
+
 TEMPLATES: dict[str, Callable[..., None]] = {
     "resnet": _resnet,
     "encoder": _encoder,
@@ -202,9 +225,11 @@ TEMPLATES: dict[str, Callable[..., None]] = {
     "resmlp": _resmlp,
     "twotower": _twotower,
     "unet": _unet,
+    "lstm": _lstm,
+    "gru": _gru,
 }
-TRAIN_TEMPLATES = ("resnet", "encoder", "mlp", "dlrm", "normnet")
-TEST_TEMPLATES = ("convnext", "decoder", "resmlp", "twotower", "unet")
+TRAIN_TEMPLATES = ("resnet", "encoder", "mlp", "dlrm", "normnet", "lstm")
+TEST_TEMPLATES = ("convnext", "decoder", "resmlp", "twotower", "unet", "gru")
 
 
 def build(template: str, batch: int, dtype: str, device: str, sizes: dict[str, object] | None = None) -> Net:

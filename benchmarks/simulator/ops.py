@@ -89,6 +89,13 @@ def time_us(k: Kernel, dev: Device, dtype: str, clock: float = 1.0) -> tuple[flo
     return t, "memory" if dram >= arithmetic else "compute"
 
 
+def near_ridge(k: Kernel, dev: Device, dtype: str) -> bool:
+    """Whether arithmetic and DRAM time are within a factor of 1.5: no roofline tells such a kernel's limit for sure."""
+    arithmetic = k.flops / (dev.flops(dtype, k.tensor) * k.eff) * 1e6
+    dram = k.bytes / (dev.dram_gbs * 1e3 * MEMORY_EFF)
+    return dram > 0.0 and 1 / 1.5 <= arithmetic / dram <= 1.5
+
+
 def elem_bytes(dtype: str) -> int:
     """Bytes an element takes in activations of ``dtype``."""
     return 2 if dtype in ("fp16", "bf16") else 4

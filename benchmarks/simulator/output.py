@@ -307,7 +307,7 @@ def _loader(run: Run, r: int, where: Path) -> None:
         if p.workers == 0 and f:
             row |= {
                 "fetch_ms": round((f.end - f.begin) / 1e3, 4),
-                "cpu_ms": round(f.cpu / 1e3, 4),
+                "cpu_ms": round((f.cpu + f.moved) / 1e3, 4),
                 "collate_ms": round(p.collate_ms, 4),
             }
         rows.append(row)
@@ -330,7 +330,7 @@ def _loader(run: Run, r: int, where: Path) -> None:
         ]
         for f in sorted((f for f in rank.loader.log if f.worker == w), key=lambda f: f.begin):
             log = rank.logs[f.batch]
-            cpu = f.cpu / 1e3
+            cpu = (f.cpu + f.moved) / 1e3
             wall = (f.end - f.begin) / 1e3
             mine.append(
                 {
@@ -344,7 +344,7 @@ def _loader(run: Run, r: int, where: Path) -> None:
                     "cpu_ms": round(cpu, 4),
                     "io_wait_ms": round(f.waited / 1e3, 4),
                     "read_bytes": int(p.batch * p.sample_kb * 1024),
-                    "run_delay_ms": round(max(0.0, wall - cpu - f.waited / 1e3 - size * p.touch / 12e6), 4),
+                    "run_delay_ms": round(max(0.0, wall - cpu - f.waited / 1e3), 4),
                     "collate_ms": round(p.collate_ms, 4),
                     "samples": p.batch,
                     "bytes": size,

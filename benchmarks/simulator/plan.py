@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from benchmarks.simulator import models
-from benchmarks.simulator.ops import Kernel, Net, Op, elem_bytes, pointwise, time_us, type_name
+from benchmarks.simulator.ops import Kernel, Net, Op, elem_bytes, near_ridge, pointwise, time_us, type_name
 from benchmarks.simulator.params import Params
 
 PY, DISPATCH, CALL, OPT_DISPATCH, OPT_CALL, ALLOC, CPU = range(7)
@@ -87,6 +87,7 @@ class Plan:
     compute_us: float
     memory_us: float
     small_us: float
+    ridge_us: float
 
 
 class _Builder:
@@ -410,6 +411,7 @@ def _finish(b: _Builder, p: Params, hidden: int) -> Plan:
     times = np.zeros(n)
     kinds = np.zeros(n, dtype=np.int64)
     sums = {"compute": 0.0, "memory": 0.0, "small": 0.0}
+    ridge = 0.0
     for j, k in enumerate(b.kernels):
         if b.stream[j] == 1:
             times[j], kinds[j] = k.flops, COMM
@@ -419,6 +421,7 @@ def _finish(b: _Builder, p: Params, hidden: int) -> Plan:
             us, what = time_us(k, b.net.device, p.dtype)
             times[j], kinds[j] = us, KERNEL_KINDS.index(what)
             sums[what] += us
+            ridge += us if what != "small" and near_ridge(k, b.net.device, p.dtype) else 0.0
     launch_item = np.array(b.launch_item, dtype=np.int64)
     before = np.searchsorted(launch_item, np.arange(m))
     cuts = [(0, 0, None), *b.stops, (m, n, None)]
@@ -454,4 +457,5 @@ def _finish(b: _Builder, p: Params, hidden: int) -> Plan:
         sums["compute"],
         sums["memory"],
         sums["small"],
+        ridge,
     )
