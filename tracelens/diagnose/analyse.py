@@ -10,9 +10,10 @@ from typing import Any
 
 from tracelens import __version__
 from tracelens.diagnose import verdict as decide
+from tracelens.diagnose.advice.case import Case
+from tracelens.diagnose.advice.prescribe import prescribe
 from tracelens.diagnose.engine import Evaluation, evaluate_all
 from tracelens.diagnose.load import load_run
-from tracelens.diagnose.prescribe import prescribe
 from tracelens.diagnose.rules import Rule, load_rules
 from tracelens.diagnose.text import fill
 from tracelens.ingest.discover import RunInput
@@ -156,7 +157,7 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
         name, rule, decide.confidence(name, whatifs, signals, evaluations),
         decide.headline(name, rule, reason, whatifs, signals, evaluations),
     )  # fmt: skip
-    advice = prescribe(verdict, lead.analysis, signals, evaluations, whatifs)
+    advice = prescribe(Case(analysis, signals, evaluations, lead.whatifs, lead.replayed, name, rule))
     shares: dict[str, float | None] = {**corrected_shares(analysis)}
     stages.done("prescribe")
     result = Result(

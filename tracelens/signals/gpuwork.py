@@ -156,6 +156,8 @@ def _log(log: GpuLog | None, out: Signals) -> None:
     )
     out.add("pcie.gen_ratio", _best(gen / log.pcie_gen_max), "share", LOG, "no PCIe link columns in the log")
     lanes, speed = _best(width), _best(gen)
+    out.add("pcie.gen", speed, None, LOG, "no PCIe link columns in the log")
+    out.add("pcie.width", lanes, None, LOG, "no PCIe link columns in the log")
     out.add("pcie.link_gb_s", _link(speed, lanes), "GB/s", LOG, "no PCIe link columns in the log")
     out.add("gpu.dram_bandwidth", _mean(log.gpm_dram_bw), "share", LOG, "no GPM counters in the log")
 

@@ -168,16 +168,15 @@ def _feed(piece: bytes, builder: TableBuilder, *, last: bool = False) -> bytes |
     return tail
 
 
+# the bracket after the last event (some writers leave a comma there), before another key or the end of the file
+_ARRAY_END = re.compile(rb'\}\s*,?\s*(\])\s*(?:,\s*"[^"\n]*"\s*:|\}\s*\Z|\Z)')
+_EMPTY_ARRAY = re.compile(rb"\s*(\])")
+
+
 def _array_end(piece: bytes) -> int | None:
-    """Offset of the ``]`` that closes the event array: the last one followed by another key or the end."""
-    candidates = [m.start() for m in re.finditer(rb'\]\s*(?:,\s*"[^"\n]*"\s*:|\}\s*$|$)', piece)]
-    for offset in candidates:
-        before = piece[:offset].rstrip()
-        if not before or before.endswith(b"}"):
-            return offset
-        if before.endswith(b","):  # a writer that leaves a comma after the last event
-            return offset
-    return None
+    """Offset of the ``]`` that closes the event array."""
+    match = _EMPTY_ARRAY.match(piece) or _ARRAY_END.search(piece)
+    return match.start(1) if match else None
 
 
 def _decode(text: bytes) -> Sequence[Event] | None:
@@ -212,7 +211,7 @@ def _repair(body: bytes, builder: TableBuilder, *, cut_off: bool) -> list[Event]
             if decoded is not None:
                 builder.repaired += 1
             elif cut_off and position == len(parts) - 1:
-                builder.truncated = True
+                events.extend(_whole_part(part))
                 continue
             else:
                 builder.skipped += 1
@@ -221,6 +220,16 @@ def _repair(body: bytes, builder: TableBuilder, *, cut_off: bool) -> list[Event]
     if cut_off:
         builder.truncated = True
     return events
+
+
+def _whole_part(part: bytes) -> Sequence[Event]:
+    """The event before the few bytes of the next one with which a file may end."""
+    try:
+        # latin-1 keeps byte offsets
+        _, end = json.JSONDecoder(strict=False).raw_decode(part.decode("latin-1"))
+    except ValueError:
+        return ()
+    return _decode(b"[" + part[:end] + b"]") or ()
 
 
 def _events_of(body: bytes) -> list[bytes]:
@@ -261,18 +270,20 @@ def _escape_quotes(text: bytes) -> bytes:
     return _NAME.sub(fix, text)
 
 
+_UNDECODED = ("Input Dims", "Input dims", "Input type", "Concrete Inputs")
+
+
 def _tamed(value: Any) -> Any:
     """An event whose arguments have unexpected types keeps its times and loses those arguments."""
     if not isinstance(value, dict):
         raise msgspec.ValidationError("not an event")
     args = value.get("args")
-    kept = (
-        {k: v for k, v in args.items() if isinstance(v, int | float | str | list)}
-        if isinstance(args, dict)
-        else None
-    )
+    kept = {
+        key: item
+        for key, item in (args.items() if isinstance(args, dict) else ())
+        if isinstance(item, list if key in ("grid", "block") else int | float | str) and key not in _UNDECODED
+    }
     scalar = {k: v for k, v in value.items() if isinstance(v, int | float | str)}
-    kept = {k: v for k, v in (kept or {}).items() if not isinstance(v, list) or k in ("grid", "block")}
     return {**scalar, "args": kept or None}
 
 

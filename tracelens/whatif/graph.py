@@ -81,6 +81,7 @@ class Graph:
     owner: Ints
     bytes: Ints
     pin: Ints
+    names: Ints
     requests: Requests
     timing: Timing
     backlog: Floats
@@ -148,7 +149,7 @@ def build_graph(
         stream=stream.astype(np.int64), after=after, backlog=_backlog(analysis, order, streams, low),
         hidden=_hidden(analysis, order, after, timing),
         owner=np.clip(steps.owner[order] - first, 0, last - first),
-        bytes=device.bytes[order], pin=device.pin[order].astype(np.int64),
+        bytes=device.bytes[order], pin=device.pin[order].astype(np.int64), names=device.name[order].astype(np.int64),
         requests=requests, timing=timing, steps=last - first + 1, streams=int(streams.size),
         concurrent=_concurrency(analysis), recorded_ns=recorded,
         begun_ns=float(steps.done[last] - low) - recorded, start_ns=low,

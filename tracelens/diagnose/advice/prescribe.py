@@ -1,0 +1,151 @@
+"""The prescription: recommendations with their numbers, the plan that joins them, and what is not worth doing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tracelens.diagnose.advice.case import Advice, Case, Proposal, widened
+from tracelens.diagnose.advice.coding import code_proposals
+from tracelens.diagnose.advice.copying import copy_proposals
+from tracelens.diagnose.advice.loading import LoaderCase, anchored, loader_case, loader_proposals
+from tracelens.diagnose.advice.sizing import batch_proposals
+from tracelens.model import Curve, Declined, Plan, Recommendation
+from tracelens.whatif.replay import Scenario
+from tracelens.whatif.scenarios import LOADED, merge
+
+_LOADER_ARGUMENTS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size")
+
+
+def prescribe(case: Case, points: Mapping[int, float] | None = None) -> Advice:
+    """All advice for a case. ``points``: measured loader speeds (ms a batch by num_workers)."""
+    if case.replayed is not None:
+        _prescribe(replace(case, rehearsal=True), points)
+    return _prescribe(case, points)
+
+
+def _prescribe(case: Case, points: Mapping[int, float] | None) -> Advice:
+    declined: list[Declined] = []
+    curves: list[Curve] = []
+    proposals: list[Proposal] = []
+    loaded = loader_case(case, points)
+    if isinstance(loaded, LoaderCase):
+        proposals, declined, curves = loader_proposals(case, loaded)
+    elif case.fired_load_rule in ("load.main_process", "load.too_few_workers"):
+        proposals = [_unquantified(case, loaded)]
+    if case.rehearsal:
+        case.next_bottleneck(LOADED)
+    more_workers = any(p.recommendation.parameter == "num_workers" for p in proposals)
+    copies, no_copies = copy_proposals(case, more_workers)
+    feed = loaded.feed_ms if isinstance(loaded, LoaderCase) else 0.0
+    starved = case.bottleneck == "cpu" and (case.cause or "").startswith("load.")
+    batches, no_batches, batch_curves, memory = batch_proposals(case, starved, feed)
+    proposals += copies + batches + code_proposals(case)
+    declined += no_copies + no_batches
+    curves += batch_curves
+    proposals = _once(proposals)
+    plan = _plan(case, proposals, loaded if isinstance(loaded, LoaderCase) else None)
+    chosen = sorted(proposals, key=lambda p: _order(case, p))
+    return Advice(
+        tuple(_with_snippet(p.recommendation) for p in chosen), plan, tuple(declined), memory, tuple(curves)
+    )
+
+
+def _order(case: Case, proposal: Proposal) -> tuple[bool, bool, float]:
+    """The verdict's own remedies first, then by gain; companions without a number after those with one."""
+    made_for = proposal.recommendation.rule == case.cause
+    gain = proposal.recommendation.predicted_speedup
+    return (not made_for, gain is None, -(gain or 0.0))
+
+
+def _once(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """One proposal a parameter: the one that gains more."""
+    best: dict[str, Proposal] = {}
+    for proposal in proposals:
+        name = proposal.recommendation.parameter
+        known = best.get(name)
+        if known is None or (proposal.recommendation.predicted_speedup or 0.0) > (
+            known.recommendation.predicted_speedup or 0.0
+        ):
+            best[name] = proposal
+    return list(best.values())
+
+
+def _unquantified(case: Case, reason: str) -> Proposal:
+    """Workers are the remedy, but what was recorded does not say how many."""
+    return Proposal(Recommendation(
+        parameter="num_workers", current=case.analysis.settings.get("num_workers"), suggested=4, predicted_speedup=None, interval=None,
+        next_bottleneck=case.next_bottleneck(LOADED), rule=case.fired_load_rule or "load.too_few_workers", snippet=None, basis=None,
+        why=f"No number: {reason}. 4 is where to start; tracelens tune finds the value.", set_flag="--set num_workers=4",
+    ))  # fmt: skip
+
+
+def _with_snippet(recommendation: Recommendation) -> Recommendation:
+    if recommendation.snippet is not None or recommendation.parameter not in _LOADER_ARGUMENTS:
+        return recommendation
+    return replace(
+        recommendation, snippet=f"DataLoader(..., {recommendation.parameter}={recommendation.suggested})"
+    )
+
+
+def _plan(case: Case, proposals: Sequence[Proposal], loaded: LoaderCase | None) -> Plan | None:
+    """The changes that need no judgement of the model, applied together: the loader's model over a replay of the rest."""
+    members = [p for p in proposals if p.in_plan]
+    if not members:
+        return None
+    changes = [p.change for p in members if p.change is not None]
+    likely = _joined([c.likely for c in changes])
+    loading = [
+        p
+        for p in members
+        if p.recommendation.parameter in ("num_workers", "prefetch_factor", "persistent_workers")
+    ]
+    gain, interval = 1.0, (1.0, 1.0)
+    if loading and loaded is not None:
+        joint = (
+            loaded.with_consumption(case.consume_ms(likely)) if likely is not None else loaded.advice.advised
+        )
+        gain, interval = anchored(case, loaded.advice.current, joint)
+        following = case.next_bottleneck(merge(LOADED, likely) if likely is not None else LOADED)
+    elif likely is not None:
+        low, high = _joined([c.low for c in changes]), _joined([c.high for c in changes])
+        assert low is not None
+        assert high is not None
+        gains = case.speedups([likely, low, high]) or [1.0, 1.0, 1.0]
+        gain = gains[0]
+        interval = widened(min(gains), gain, max(gains), case.noise)
+        following = case.next_bottleneck(likely)
+    else:
+        following = case.next_bottleneck(None)
+    stated, bounds = case.stated(gain, interval)
+    arguments = {
+        p.recommendation.parameter: p.recommendation.suggested
+        for p in members
+        if p.recommendation.parameter in _LOADER_ARGUMENTS
+    }
+    lines = []
+    if arguments:
+        lines.append(
+            "DataLoader(..., " + ", ".join(f"{name}={value}" for name, value in arguments.items()) + ")"
+        )
+    lines += [
+        p.recommendation.snippet
+        for p in members
+        if p.recommendation.snippet and p.recommendation.parameter not in _LOADER_ARGUMENTS
+    ]
+    flags = tuple(p.recommendation.set_flag for p in members if p.recommendation.set_flag)
+    return Plan(
+        tuple(p.recommendation.parameter for p in members),
+        stated,
+        bounds,
+        "\n".join(lines) or None,
+        following,
+        flags,
+    )
+
+
+def _joined(scenarios: Sequence[Scenario]) -> Scenario | None:
+    joined: Scenario | None = None
+    for scenario in scenarios:
+        joined = scenario if joined is None else merge(joined, scenario)
+    return joined
