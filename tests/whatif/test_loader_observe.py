@@ -51,7 +51,7 @@ def test_a_fast_loader_only_bounds_them() -> None:
     seen = run(np.full(10, 30.0), consume=40.0, workers=4)
     got = service_with_workers(seen.takes[20:], seen.waits[20:], 4)
     assert got.known == "upper"
-    assert float(got.cpu_ms[0]) == pytest.approx(160.0, rel=0.01)
+    assert float(got.cpu_ms[0]) == pytest.approx(0.8 * 160.0, rel=0.01)
 
 
 def test_bursts_of_one_worker_stay_visible() -> None:
@@ -59,6 +59,22 @@ def test_bursts_of_one_worker_stay_visible() -> None:
     seen = run(service, consume=5.0, workers=2)
     got = service_with_workers(seen.takes, seen.waits, 2)
     assert got.cpu_ms.max() > 5 * np.median(got.cpu_ms)
+
+
+def test_a_loader_that_only_just_limits_is_measured_from_waits_further_apart() -> None:
+    service = 100.0 * np.random.default_rng(4).lognormal(0.0, 0.1, 200)
+    seen = run(service, consume=24.5, workers=4, steps=200)
+    got = service_with_workers(seen.takes[8:], seen.waits[8:], 4)
+    assert got.known == "measured"
+    assert float(np.mean(got.cpu_ms)) == pytest.approx(100.0, rel=0.08)
+
+
+def test_epochs_are_kept_apart() -> None:
+    # two epochs of six batches, two workers, 50 ms of service, and 400 ms between the epochs
+    ends = np.asarray([50, 51, 100, 101, 150, 151, 601, 602, 651, 652, 701, 702], dtype=float)
+    spans = np.asarray([50, 1, 49, 1, 49, 1, 450, 1, 49, 1, 49, 1], dtype=float)
+    got = service_with_workers(ends, spans, 2, epoch=np.repeat([0, 1], 6))
+    assert got.cpu_ms == pytest.approx(np.full(8, 50.0))
 
 
 def test_bad_views_are_refused() -> None:

@@ -60,15 +60,16 @@ class Prior:
     contention: float = 0.02
 
 
-# Batches of tensors go through shared memory: the worker copies (2 to 10 GB/s with page faults), the receiver
-# maps the file and pays its page faults when the batch is read. Measured with torch 2.13 and batches of 18 MB
-# of uint8: 0.17 ms/MB in the receiver's process on a slow virtual machine, 0.75 in the worker.
+# Batches of tensors go through shared memory: the worker writes fresh pages, the receiver maps them, and both pay
+# page faults. CPU time measured with torch 2.13 and 18 MB batches on a virtual machine whose page faults are slow:
+# 0.43 ms/MB in the receiver, 0.75 in the worker. A published pair on real hardware (ResNet-50, V100) shows 0.05 to
+# 0.2 in the receiver.
 TENSOR_MAIN_MS_PER_MB, TENSOR_MAIN_SPREAD = 0.15, 0.6
-TENSOR_RATIO, TENSOR_RATIO_SPREAD = 0.3, 0.5
-# Anything else (lists of arrays, dictionaries of objects) is pickled through one pipe. The receiver reads
-# into a new buffer and unpickles into another, both with page faults; the worker's own share is one copy, so
-# about half. Measured as above with lists of arrays: 0.85 ms/MB of CPU time in the receiver. Single-thread
-# speed of servers in use differs by about 20 % to either side.
+TENSOR_RATIO, TENSOR_RATIO_SPREAD = 0.5, 0.5
+# Anything else (lists of arrays, dictionaries of objects) is pickled through one pipe. The receiver reads into a new
+# buffer and unpickles into another, both with page faults. A thread of the worker writes meanwhile; the worker itself
+# is held up by one copy, so by about half. Measured as above with lists of arrays: 0.63 to 0.85 ms/MB of CPU time in
+# the receiver, to which waiting for the pipe comes. Single-thread speed of servers in use differs by about 20 %.
 OBJECT_MAIN_MS_PER_MB, OBJECT_MAIN_SPREAD = 0.9, 0.2
 OBJECT_RATIO, OBJECT_RATIO_SPREAD = 2.0, 0.4
 # How much the main process's own work grows beside workers (low, likely, high): colder caches, shared cores and

@@ -1,13 +1,15 @@
 """Service times of a loader whose workers were not recorded, from what the main process saw of it.
 
 Without workers, ``next`` is the service. With workers, delivery in order and round robin, batches k and k + n come
-from the same one of n workers: where the main process waited for both, that worker fetched without a pause between
-them, and the ends of the two ``next`` calls lie one service time apart. A loader that was never waited for only
-shows that it is fast enough.
+from the same one of n workers. A batch that the main process waited for is handed over when it is finished, so
+between two such batches of one worker lie the service times of the batches in between. That holds while the worker
+cannot have stopped for want of indices, which takes more than ``prefetch_factor`` batches. A loader that was never
+waited for only shows that it is fast enough.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,15 +20,17 @@ from tracelens.errors import InputError
 from tracelens.whatif.loader_inputs import Floats
 
 WAITED_MS = 0.5  # a next() that takes no longer did not wait: the batch was there
-_ENOUGH = 3
+_ENOUGH = 2
+_KEPT_UP = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedService:
     """Service time of a batch, ms, in the order of batches; CPU and waiting apart.
 
-    ``known``: ``measured``; ``upper``: no batch was waited for, so that the values are the slowest that would have
-    kept up. ``in_worker``: they hold the worker's share of the hand-over. ``running``: threads that computed on
+    ``known``: ``measured``; ``upper``: too few batches were waited for. Then the value is four fifths of the slowest
+    service that would have kept up: the truth may be far lower, more workers gain nothing, and what fewer would do
+    is not known. ``in_worker``: they hold the worker's share of the hand-over. ``running``: threads that computed on
     average meanwhile, for ``LoaderInputs.recorded_running``.
     """
 
@@ -48,29 +52,50 @@ def service_without_workers(next_ms: npt.ArrayLike, cpu_share: float = 1.0) -> O
 
 
 def service_with_workers(
-    next_end_ms: npt.ArrayLike, next_ms: npt.ArrayLike, num_workers: int, cpu_share: float = 1.0
+    next_end_ms: npt.ArrayLike,
+    next_ms: npt.ArrayLike,
+    num_workers: int,
+    *,
+    prefetch_factor: int = 2,
+    epoch: npt.ArrayLike | None = None,
+    cpu_share: float = 1.0,
 ) -> ObservedService:
     """``num_workers`` above 0: ``next_end_ms`` says when each batch was handed over, ``next_ms`` how long it took.
 
-    Both in the order of batches of one epoch, without gaps. Batches are in order (not ``in_order=False``).
+    Both in the order of batches, without gaps; ``epoch`` numbers each batch's epoch where there are several. Batches
+    come in order (not ``in_order=False``).
     """
     ends, spans = _finite(next_end_ms), _finite(next_ms)
     if len(ends) != len(spans) or num_workers < 1:
         raise InputError(
             "the loader's next() needs a start and an end for every batch, and its number of workers"
         )
-    waited = spans > WAITED_MS
-    apart = ends[num_workers:] - ends[:-num_workers]
-    both = waited[num_workers:] & waited[:-num_workers]
-    if int(both.sum()) >= _ENOUGH:
-        service = apart[both]
-        running = max(1.0, num_workers * cpu_share)
-        return ObservedService(service * cpu_share, service * (1 - cpu_share), "measured", True, running)
     if len(ends) < 2:
         raise InputError("the loader's service time needs at least two batches; trace more steps")
-    period = float(ends[-1] - ends[0]) / (len(ends) - 1)
-    slowest = np.full(1, period * num_workers)
+    passes = np.zeros(len(ends)) if epoch is None else np.asarray(epoch, dtype=np.float64)
+    service: list[tuple[int, float]] = []
+    for number in np.unique(passes):
+        members = np.flatnonzero(passes == number)
+        for worker in range(min(num_workers, len(members))):
+            own = members[worker::num_workers]
+            seen = np.flatnonzero(spans[own] > WAITED_MS)
+            for first, last in itertools.pairwise(seen.tolist()):
+                if last - first <= prefetch_factor:
+                    each = float(ends[own[last]] - ends[own[first]]) / (last - first)
+                    service += [(int(own[k]), each) for k in range(first + 1, last + 1)]
+    if len(service) >= _ENOUGH:
+        times = np.asarray([ms for _, ms in sorted(service)], dtype=np.float64)
+        running = max(1.0, num_workers * cpu_share)
+        return ObservedService(times * cpu_share, times * (1 - cpu_share), "measured", True, running)
+    slowest = np.full(1, _KEPT_UP * num_workers * _period(ends, spans, passes))
     return ObservedService(slowest * cpu_share, slowest * (1 - cpu_share), "upper", True, 1.0)
+
+
+def _period(ends: Floats, spans: Floats, passes: Floats) -> float:
+    """The consumer's pace: mean time from one batch to the next that was there when it was asked for."""
+    apart = np.diff(ends)
+    there = (np.diff(passes) == 0) & (spans[1:] <= WAITED_MS)
+    return float(np.mean(apart[there] if there.any() else apart))
 
 
 def _finite(values: npt.ArrayLike) -> Floats:
