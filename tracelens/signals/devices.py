@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -237,17 +237,45 @@ def describe(properties: Mapping[str, Any]) -> DeviceSpec | None:
     )  # fmt: skip
 
 
+# a representative of each architecture that kernel names tell, newest first
+_ARCHITECTURES: tuple[tuple[str, str], ...] = (
+    (r"gfx95", "MI355X"),
+    (r"gfx94", "MI300X"),
+    (r"gfx90a", "MI250X"),
+    (r"gfx908", "MI100"),
+    (r"\bsm10\d|cutlass3x_sm100|_sm100", "B200"),
+    (r"\bsm90|_sm90", "H100 SXM"),
+    (r"\bsm8[69]|_sm8[69]", "A10"),
+    (r"\bsm80|\bampere_|cutlass_80", "A100 40GB"),
+    (r"\bturing_|cutlass_75", "T4"),
+    (r"\bvolta_|\bsm70", "V100 SXM"),
+)
+
+
+def assumed(kernel_names: Iterable[str]) -> DeviceSpec | None:
+    """A device of the newest architecture that kernel names tell, for traces without device properties; said so."""
+    text = "\n".join(kernel_names)
+    for pattern, name in _ARCHITECTURES:
+        if re.search(pattern, text):
+            spec = next(s for s in SPECS if s.name == name)
+            return dataclasses.replace(
+                spec, name=f"an unnamed device of {name}'s architecture", basis="assumed from kernel names"
+            )
+    return None
+
+
 def _scaled(spec: DeviceSpec, sms: int, memory: int | None, name: str | None, basis: str) -> DeviceSpec:
     """``spec`` at another number of units. Bandwidth goes with the memory where that is smaller too (a slice)."""
     share = sms / spec.sms
-    rates = {
-        key: value * share if (value := getattr(spec, key)) is not None else None
-        for key in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
-    }
+
+    def part(rate: float | None) -> float | None:
+        return rate * share if rate is not None else None
+
     of_memory = min(memory / (spec.memory_gb * 1e9), 1.0) if memory is not None else share
     return dataclasses.replace(
-        spec, name=name or spec.name, sms=sms, dram_gb_s=spec.dram_gb_s * of_memory,
-        memory_gb=spec.memory_gb * of_memory, basis=basis, **rates,
+        spec, name=name or spec.name, sms=sms, fp64=part(spec.fp64), fp32=spec.fp32 * share, tf32=part(spec.tf32),
+        fp16=part(spec.fp16), bf16=part(spec.bf16), fp8=part(spec.fp8), dram_gb_s=spec.dram_gb_s * of_memory,
+        memory_gb=spec.memory_gb * of_memory, basis=basis,
     )  # fmt: skip
 
 

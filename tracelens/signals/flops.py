@@ -19,7 +19,8 @@ class Work:
 
     ``flops`` None: not a matrix operator (its arithmetic does not count). ``gradients``: how many equal parts the
     work falls into, each made by kernels of its own (a convolution's backward: 2). ``first``: which gradient a single
-    part is (1 input, 2 weight, 0 neither). ``exact``: whether the FLOPs follow from what was recorded.
+    part is (1 input, 2 weight, 0 neither). ``exact``: whether the FLOPs follow from what was recorded. ``channels``: of a
+    convolution, out and in of one group.
     """
 
     bytes: float | None
@@ -28,12 +29,17 @@ class Work:
     gradients: int = 1
     first: int = 0
     exact: bool = True
+    channels: tuple[int, int] | None = None
 
 
 def matrix_work(operator: str, inputs: Inputs) -> Work | None:
     """FLOPs and least bytes of a matrix operator by its name as the profiler writes it; None for every other one."""
     formula = _FORMULAS.get(operator)
     return formula(inputs) if formula is not None else None
+
+
+def _channels(weight: Shape) -> tuple[int, int]:
+    return weight[0], weight[1]
 
 
 def _format(*tensors: Tensor | None) -> str | None:
@@ -143,7 +149,7 @@ def _convolution(
         if fixed:
             flops = 2.0 * source.numel * prod(weight.shape[1:])
             moved = source.bytes + weight.bytes + source.bytes
-            return Work(float(moved), flops, _format(source), exact=True)
+            return Work(float(moved), flops, _format(source), channels=_channels(weight.shape))
         settings = [_per_axis(inputs.integers(at), spatial) for at in (stride, padding, dilation)]
         exact = settings[0] is not None and settings[1] is not None
         step, around, apart = (
@@ -156,7 +162,13 @@ def _convolution(
             return None
         out = (batched[0], weight.shape[0], *convolved(batched[2:], weight.shape[2:], step, around, apart))
         size = source.bytes + weight.bytes + prod(out) * source.width
-        return Work(float(size), convolution_flops(out, weight.shape), _format(source), exact=exact)
+        return Work(
+            float(size),
+            convolution_flops(out, weight.shape),
+            _format(source),
+            exact=exact,
+            channels=_channels(weight.shape),
+        )
 
     return formula
 
@@ -178,7 +190,10 @@ def _gradient_work(grad: Tensor, source: Tensor, weight: Tensor, parts: int, fir
     forward_out = grad if grad.shape[1] == weight.shape[0] or source.shape[1] != weight.shape[0] else source
     one = convolution_flops(forward_out.shape, weight.shape)
     moved = grad.bytes + source.bytes + weight.bytes
-    return Work(float(moved * parts), one * parts, _format(grad, source), gradients=parts, first=first)
+    return Work(
+        float(moved * parts), one * parts, _format(grad, source), gradients=parts, first=first,
+        channels=_channels(weight.shape),
+    )  # fmt: skip
 
 
 def _convolution_backward(
@@ -209,7 +224,13 @@ def _input_gradient(inputs: Inputs) -> Work | None:
     # the input's sizes are an integer list, which old files do not write: as large as the output, channels known
     source = grad.numel // max(grad.shape[1], 1) * weight.shape[1] * grad.width
     flops = convolution_flops(grad.shape, weight.shape)
-    return Work(float(grad.bytes + weight.bytes + source), flops, _format(grad), first=1)
+    return Work(
+        float(grad.bytes + weight.bytes + source),
+        flops,
+        _format(grad),
+        first=1,
+        channels=_channels(weight.shape),
+    )
 
 
 def weight_gradient(inputs: Inputs, kernel: Shape | None) -> Work | None:
@@ -229,7 +250,7 @@ def weight_gradient(inputs: Inputs, kernel: Shape | None) -> Work | None:
     weight = prod(shape) * grad.width
     return Work(
         float(grad.bytes + source.bytes + weight), convolution_flops(grad.shape, shape), _format(grad), first=2,
-        exact=exact,
+        exact=exact, channels=_channels(shape),
     )  # fmt: skip
 
 
@@ -372,4 +393,5 @@ def convolution_with_output(inputs: Inputs, out: Shape) -> Work | None:
         return None
     forward_out = out if len(out) > 1 and out[1] == weight.shape[0] else source.shape
     size = source.bytes + weight.bytes + prod(out) * source.width
-    return Work(float(size), convolution_flops(forward_out, weight.shape), _format(source))
+    flops = convolution_flops(forward_out, weight.shape)
+    return Work(float(size), flops, _format(source), channels=_channels(weight.shape))

@@ -91,6 +91,8 @@ _PLAIN = re.compile(
     r"(winograd|conv|dgrad|wgrad|fprop|fft|gemv)\w*.*<?float(?!.*(half|bf16|tf32|bfloat))",
     re.IGNORECASE,
 )
+_FFMA = re.compile(r"sgemm|scudnn|simt_s|_simt|ffma|gemmSN", re.IGNORECASE)
+_INSTRUCTION = re.compile(r"s884|h884|1688|16816|16832|tensorop|hmma|wgmma|tf32", re.IGNORECASE)
 _DATA_GRADIENT = re.compile(r"dgrad|bwd_?data|_bwd_gtc|backward_data|BwdData|bwd_input", re.IGNORECASE)
 _WEIGHT_GRADIENT = re.compile(r"wgrad|bwd_?weight|_wrw|backward_weight|BwdWeight|bwd_filter", re.IGNORECASE)
 
@@ -119,7 +121,9 @@ def precision(name: str) -> str | None:
 
 
 def _plain(name: str) -> bool:
-    """Whether a name tells of single precision on the ordinary cores: a half type or tensor cores say otherwise."""
+    """Whether a name tells of single precision on the ordinary cores."""
+    if _FFMA.search(name) is not None:
+        return _INSTRUCTION.search(name) is None
     if _PLAIN.search(name) is None:
         return False
     return not (_TENSOR_CORE.search(name) or any(p.search(name) for _, p in _FORMATS))
@@ -131,14 +135,14 @@ def number_format(name: str, dtype: str | None = None) -> str | None:
 
     The name decides; ``dtype`` (of the operator's inputs, same words) completes it. None where neither tells.
     """
+    if _plain(name):
+        # 16-bit inputs too: such kernels convert them and multiply in fp32
+        return "fp32"
     for label, pattern in _FORMATS:
         if pattern.search(name):
-            # half the type in the name, float in the operator: the accumulator was named
             return label
     if _TENSOR_CORE.search(name):
-        return "tf32" if dtype == "fp32" else dtype
-    if _plain(name):
-        return "fp32"
+        return "tf32" if dtype in ("fp32", None) and "nvjet" not in name else dtype
     return dtype
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.ingest.tables import GpuLog
 from tracelens.signals.activity import Activity
-from tracelens.signals.devices import DeviceSpec, describe
+from tracelens.signals.devices import DeviceSpec, assumed, describe, lookup
 from tracelens.signals.kernel_names import family, precision
 from tracelens.signals.operators import launching_operators
 from tracelens.signals.roofline import Estimate, Reach, estimate, reach, times
@@ -33,6 +35,8 @@ _BOUND = {
     "fused": UNKNOWN,
 }  # fmt: skip
 _SMALL_NS = 4_000  # below, a kernel's own ramp-up and drain are most of its time
+_NEAR_RIDGE = 1.5
+_SATURATED = 0.6  # least share of a memory-limited kernel's time that its traffic explains
 _BUSY_COUNTER = 0.6  # a unit that counters show this busy, on average over all kernels, is what they wait for
 
 
@@ -75,11 +79,12 @@ def classify(activity: Activity, log: GpuLog | None = None) -> KernelClasses:
     device = activity.device
     duration = device.end - device.start
     properties = activity.tables.device_properties(activity.gpu if activity.gpu is not None else 0)
-    spec = describe(properties)
+    spec = _device(activity, properties, log)
     limit, basis = _by_family(activity)
     owner = launching_operators(activity)
     units = properties.get("numSms")
-    units = units if isinstance(units, int) and units > 0 else spec.sms if spec is not None else 0
+    if not isinstance(units, int) or units <= 0:
+        units = spec.sms if spec is not None and spec.basis == "table" else 0
     # less than half a wave of blocks leaves most of the GPU idle, whatever the kernel does
     underfilled = (device.blocks > 0) & (device.blocks * 2 <= units)
     found = reached = None
@@ -89,7 +94,9 @@ def classify(activity: Activity, log: GpuLog | None = None) -> KernelClasses:
         reached = reach(found, duration, spec)
         computing, moving = times(found, reached, spec)
         judged = (limit >= 0) & found.known
-        limit[judged] = np.where(computing > moving, ARITHMETIC, MEMORY)[judged]
+        # near the ridge the estimates cannot tell; a kernel that leaves the DRAM idle is not limited by it
+        unsaturated = (moving < _NEAR_RIDGE * computing) & (moving * 1e9 < _SATURATED * duration)
+        limit[judged] = np.where((computing > moving) | unsaturated, ARITHMETIC, MEMORY)[judged]
         basis[judged] = SHAPES
         _same_kernel(activity, limit, basis, judged)
         needed = np.where(judged, np.maximum(computing, moving), 0.0) * 1e9
@@ -101,6 +108,17 @@ def classify(activity: Activity, log: GpuLog | None = None) -> KernelClasses:
     limit[kernel & ((duration < _SMALL_NS) | (underfilled & (duration < 10 * _SMALL_NS)))] = SMALL
     source = _source(basis, duration, spec, bool(judged.any()))
     return KernelClasses(limit, source, basis, owner, found, spec, reached)
+
+
+def _device(activity: Activity, properties: Mapping[str, Any], log: GpuLog | None) -> DeviceSpec | None:
+    """The device by the trace's properties, else by the GPU log's name, else by the architecture that kernels name."""
+    spec = describe(properties)
+    if spec is None and log is not None and len(log):
+        spec = next((s for name in np.unique(log.name).tolist() if (s := lookup(name)) is not None), None)
+    if spec is not None:
+        return spec
+    device, names = activity.device, activity.tables.names
+    return assumed(names[code] for code in np.unique(device.name[device.kind == Device.KERNEL]).tolist())
 
 
 def _by_family(activity: Activity) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
@@ -168,9 +186,14 @@ def _source(
     if not total:
         return _BASES[FAMILY]
     parts = [
-        (code, f"{spent[code] / total:.0%}") for code in np.argsort(-spent).tolist() if spent[code] / total >= 0.005
+        (code, f"{spent[code] / total:.0%}")
+        for code in np.argsort(-spent).tolist()
+        if spent[code] / total >= 0.005
     ]
-    words = ", ".join(f"{_BASES[code]} ({share} of kernel time)" if len(parts) > 1 else _BASES[code] for code, share in parts)
+    words = ", ".join(
+        f"{_BASES[code]} ({share} of kernel time)" if len(parts) > 1 else _BASES[code]
+        for code, share in parts
+    )
     if shapes and spec is not None and spec.basis != "table":
-        words += f"; peak rates of {spec.name} {spec.basis}"
+        words += f"; peak rates of {spec.name}, {spec.basis}"
     return words

@@ -19,7 +19,7 @@ from tracelens.signals.devices import DeviceSpec
 from tracelens.signals.flops import Work
 from tracelens.signals.kernel_names import MATRIX_FAMILIES, family, gradient, number_format
 from tracelens.signals.operators import parent_operators
-from tracelens.signals.shapes import FLOATING, Inputs, Shape, Tensor, parse
+from tracelens.signals.shapes import Inputs, Shape, Tensor, parse
 from tracelens.signals.traffic import traffic_bytes
 from tracelens.trace.tables import Device
 
@@ -30,21 +30,33 @@ _LEVELS = 4  # operators around the innermost one that may know the shapes: atte
 # shares of the published peaks that well-made kernels reach, used where the trace does not show better: large
 # cuBLAS matmuls 60-80 %, streaming kernels 75-90 %
 _ARITHMETIC_REACH, _MEMORY_REACH = 0.7, 0.8
-_CLEAR = 4.0  # times away from the ridge, where there is no doubt which rate limits
+_CLEAR = 2.0  # times beyond the ridge, where there is no doubt that arithmetic limits
 _LONG_NS = 10_000  # shorter kernels never reach a rate
 _ENOUGH_NS = 200_000  # of such kernels, to read a reach off them
+_MEMORY_BOUNDS = (
+    0.6,
+    0.95,
+)  # what DRAM reaches of its paper rate; beyond lie caches, below badly written kernels
+_TENSOR_WIDTH = {"tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+_CHANNEL_BYTES = (
+    16  # tensor-core convolutions read this much of neighbouring channels at a time and pad up to it
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Per activity (NaN where unknown): ``flops``, ``bytes``, ``peak`` FLOP/s of its format.
 
+    ``padding``: times as many FLOPs as that are executed, where a tensor-core convolution pads its channels.
+    ``certain``: the bytes follow from recorded sizes and types (a list's element type is not written).
     ``exact``: the FLOPs follow from recorded sizes. ``row``: the host row of the operator used (-1: none).
     """
 
     flops: Floats
     bytes: Floats
     peak: Floats
+    padding: Floats
+    certain: NDArray[np.bool_]
     exact: NDArray[np.bool_]
     row: Ints
 
@@ -56,11 +68,12 @@ class Estimate:
 
 def estimate(activity: Activity, owner: Ints, spec: DeviceSpec) -> Estimate:
     """FLOPs, least bytes and peak rate of each activity. ``owner``: host row of its operator (-1: unknown)."""
-    device, host, tables = activity.device, activity.host, activity.tables
+    device, tables = activity.device, activity.tables
     n = len(device)
     out = Estimate(
-        np.full(n, nan), np.full(n, nan), np.full(n, nan), np.zeros(n, dtype=bool), np.full(n, -1, dtype=np.int64)
-    )
+        np.full(n, nan), np.full(n, nan), np.full(n, nan), np.ones(n), np.zeros(n, dtype=bool),
+        np.zeros(n, dtype=bool), np.full(n, -1, dtype=np.int64),
+    )  # fmt: skip
     copies = (device.kind == Device.D2D) & (device.bytes > 0)
     fills = (device.kind == Device.MEMSET) & (device.bytes > 0)
     for rows, passes in ((copies, 2.0), (fills, 1.0)):
@@ -78,25 +91,25 @@ def estimate(activity: Activity, owner: Ints, spec: DeviceSpec) -> Estimate:
 
     is_matrix = matrix[device.name[kernels]]
     main = kernels[is_matrix]
-    rows, index = book.matrix_rows(owner[main])
+    rows, index = book.matrix_rows(owner[main], device.name[main])
     main, rows, index = main[index >= 0], rows[index >= 0], index[index >= 0]
     share = _shares(rows, index, part[device.name[main]], (device.end - device.start)[main], book)
-    work = [w for w in book.works if w is not None] or [Work(nan)]
     flops = np.array([w.flops if w.flops is not None else nan for w in book.works] or [nan])
     moved = np.array([w.bytes if w.bytes is not None else nan for w in book.works] or [nan])
     exact = np.array([w.exact for w in book.works] or [False])
-    del work
     some = share > 0
     out.flops[main[some]] = (flops[index] * share)[some]
     out.bytes[main[some]] = (moved[index] * share)[some]
     out.exact[main[some]] = (exact[index] | (part[device.name[main]] > 0))[some]
     out.row[main] = rows
-    out.peak[main] = _peaks(device.name[main], index, names, book, spec)
+    out.peak[main], out.padding[main] = _peaks(device.name[main], index, book, spec)
+    out.certain[main] = True
 
     rest = kernels[~is_matrix]
-    byte_counts = book.traffic(owner[rest], device.name[rest])
+    byte_counts, certain = book.traffic(owner[rest], device.name[rest])
     seen = np.isfinite(byte_counts)
     rest, byte_counts = rest[seen], byte_counts[seen]
+    out.certain[rest] = certain[seen]
     # an operator's bytes are shared by its kernels as its time is
     _, group = np.unique(owner[rest], return_inverse=True)
     spent = (device.end - device.start)[rest].astype(np.float64)
@@ -126,17 +139,29 @@ def _shares(rows: Ints, index: Ints, part: Ints, duration: Ints, book: _Book) ->
     return np.asarray(portion * weight / total[slot])
 
 
-def _peaks(name: NDArray[np.int32], index: Ints, names: object, book: _Book, spec: DeviceSpec) -> Floats:
-    """The peak rate of the format that each matrix kernel computes in."""
+def _peaks(name: NDArray[np.int32], index: Ints, book: _Book, spec: DeviceSpec) -> tuple[Floats, Floats]:
+    """The peak rate of the format that each matrix kernel computes in, and how much it pads channels."""
     if not name.size:
-        return np.empty(0)
+        return np.empty(0), np.empty(0)
     listed = book.activity.tables.names
     pairs, inverse = np.unique(name.astype(np.int64) * (len(book.works) + 1) + index, return_inverse=True)
-    rates = []
+    rates, padding = [], []
     for pair in pairs.tolist():
         code, at = divmod(pair, len(book.works) + 1)
-        rates.append(spec.peak(number_format(listed[code], book.works[at].format)) or nan)
-    return np.array(rates)[inverse]
+        work = book.works[at]
+        used = number_format(listed[code], work.format)
+        rates.append(spec.peak(used) or nan)
+        padding.append(_padding(work.channels, used))
+    return np.array(rates)[inverse], np.array(padding)[inverse]
+
+
+def _padding(channels: tuple[int, int] | None, used: str | None) -> float:
+    """Executed over needed FLOPs of a convolution on tensor cores with few channels: the first layer's 3 become 8."""
+    width = _TENSOR_WIDTH.get(used or "")
+    if channels is None or width is None or 0 in channels:
+        return 1.0
+    least = _CHANNEL_BYTES // width
+    return float(np.prod([-(-c // least) * least / c for c in channels]))
 
 
 class _Book:
@@ -145,10 +170,13 @@ class _Book:
     def __init__(self, activity: Activity) -> None:
         self.activity = activity
         self.works: list[Work] = []
-        self._index: dict[tuple[int, int, int], int] = {}
+        self._index: dict[tuple[int, int, int, int], int] = {}
         self._inputs: dict[int, Inputs] = {}
         self._outputs: dict[tuple[Shape, Shape], Shape | None] | None = None
         self._around: Ints | None = None
+        self._weight_gradients = np.array(
+            [n in formulas.WEIGHT_GRADIENTS for n in activity.tables.names] or [False], dtype=bool
+        )
 
     @property
     def around(self) -> Ints:
@@ -164,10 +192,16 @@ class _Book:
             found = self._inputs[shape] = parse(self.activity.tables.shapes[shape])
         return found
 
-    def matrix_rows(self, owner: Ints) -> tuple[Ints, Ints]:
-        """For each operator row: the row, itself or one around it, that is a known matrix operator, and its work's index (-1: none)."""
-        host = self.activity.host
-        rows, inverse = np.unique(owner, return_inverse=True)
+    def matrix_rows(self, owner: Ints, kernel: NDArray[np.int32]) -> tuple[Ints, Ints]:
+        """For each kernel by its operator's row: the row, itself or one around it, that is a known matrix operator, and
+        its work's index (-1: none)."""
+        host, base = self.activity.host, len(self.activity.tables.shapes) + 1
+        if not owner.size:
+            return owner, owner
+        widths = self._widths(kernel)
+        # the first kernel of an operator names the type where the operator's was not written
+        rows, lead, inverse = np.unique(owner, return_index=True, return_inverse=True)
+        width = widths[kernel[lead]]
         index = np.full(rows.size, -1, dtype=np.int64)
         current = rows.copy()
         for _ in range(_LEVELS):
@@ -175,21 +209,28 @@ class _Book:
             if not todo.size:
                 break
             at = current[todo]
-            keys = host.name[at].astype(np.int64) * (len(self.activity.tables.shapes) + 1) + host.shape[at] + 1
-            _, first, back = np.unique(keys, return_index=True, return_inverse=True)
-            if any(self.activity.tables.names[host.name[at[i]]] in formulas.WEIGHT_GRADIENTS for i in first.tolist()):
+            keys = (host.name[at].astype(np.int64) * base + host.shape[at] + 1) * 16 + width[todo]
+            if self._weight_gradients[host.name[at]].any():
                 # their weight's shape is the surrounding operator's: it belongs to the key
-                keys = keys * (len(self.activity.tables.shapes) + 1) + np.where(
-                    self.around[at] >= 0, host.shape[np.maximum(self.around[at], 0)], -1
-                ) + 1
-                _, first, back = np.unique(keys, return_index=True, return_inverse=True)
-            index[todo] = np.array([self._matrix(int(at[i])) for i in first.tolist()])[back]
+                around = self.around[at]
+                keys = keys * base + np.where(around >= 0, host.shape[np.maximum(around, 0)], -1) + 1
+            _, first, back = np.unique(keys, return_index=True, return_inverse=True)
+            found = [self._matrix(int(at[i]), int(width[todo[i]])) for i in first.tolist()]
+            index[todo] = np.array(found, dtype=np.int64)[back]
             left = todo[index[todo] < 0]
             if left.size:
                 current[left] = self.around[current[left]]
         return np.where(index >= 0, current, -1)[inverse], index[inverse]
 
-    def _matrix(self, row: int) -> int:
+    def _widths(self, kernel: NDArray[np.int32]) -> Ints:
+        """Bytes an element by kernel name code, as the name tells."""
+        names = self.activity.tables.names
+        widths = np.zeros(len(names), dtype=np.int64)
+        codes = np.unique(kernel)
+        widths[codes] = [_element_width(names[c]) for c in codes.tolist()]
+        return widths
+
+    def _matrix(self, row: int, width: int) -> int:
         """The index of an operator's work, -1 where it is no matrix operator or its shapes were not recorded."""
         host, tables = self.activity.host, self.activity.tables
         name, shape = int(host.name[row]), int(host.shape[row])
@@ -198,9 +239,9 @@ class _Book:
         operator, weight = tables.names[name], -1
         if operator in formulas.WEIGHT_GRADIENTS:
             weight = int(host.shape[self.around[row]]) if self.around[row] >= 0 else -1
-        key = (name, shape, weight)
+        key = (name, shape, weight, width)
         if key not in self._index:
-            inputs = self.inputs(shape)
+            inputs = _with_width(self.inputs(shape), width)
             if operator in formulas.WEIGHT_GRADIENTS:
                 found = formulas.weight_gradient(inputs, self._weight(int(self.around[row]), weight))
             else:
@@ -245,46 +286,57 @@ class _Book:
                     self._outputs[key] = sizes[2] if known == sizes[2] else None
         return self._outputs
 
-    def traffic(self, owner: Ints, kernel: NDArray[np.int32]) -> Floats:
-        """Least bytes of each operator row (NaN: unknown), by distinct (operator, shape, width that the kernel names)."""
+    def traffic(self, owner: Ints, kernel: NDArray[np.int32]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Least bytes of each kernel's operator (NaN: unknown), and whether recorded types alone give them."""
         host, tables = self.activity.host, self.activity.tables
         if not owner.size:
-            return np.empty(0)
-        widths = np.zeros(len(tables.names), dtype=np.int64)
-        codes = np.unique(kernel)
-        widths[codes] = [_element_width(tables.names[c]) for c in codes.tolist()]
+            return np.empty(0), np.empty(0, dtype=bool)
+        widths = self._widths(kernel)
         shape = host.shape[owner].astype(np.int64)
-        keys = (host.name[owner].astype(np.int64) * (len(tables.shapes) + 1) + shape + 1) * 16 + widths[kernel]
+        keys = (host.name[owner].astype(np.int64) * (len(tables.shapes) + 1) + shape + 1) * 16 + widths[
+            kernel
+        ]
         _, first, back = np.unique(keys, return_index=True, return_inverse=True)
-        values = []
+        values, certain = [], []
         for i in first.tolist():
             at = int(shape[i])
-            found = None
+            found, typed = None, False
             if at >= 0:
                 inputs = self.inputs(at)
-                if any(t.width == 0 for t in inputs.tensors):
-                    inputs = _with_width(inputs, int(widths[kernel[i]]))
-                found = traffic_bytes(tables.names[host.name[owner[i]]], inputs)
+                typed = all(t.width for t in inputs.tensors)
+                found = traffic_bytes(
+                    tables.names[host.name[owner[i]]], _with_width(inputs, int(widths[kernel[i]]))
+                )
             values.append(found if found is not None else nan)
-        return np.array(values, dtype=np.float64)[back]
+            certain.append(typed)
+        return np.array(values, dtype=np.float64)[back], np.array(certain, dtype=bool)[back]
 
 
 def _element_width(name: str) -> int:
-    """Bytes an element of what a kernel works on, as its template arguments name it; 4 where they do not."""
+    """Bytes an element of what a kernel works on, as its name tells; 4 where it does not."""
     if "double" in name:
         return 8
-    return 2 if "c10::Half" in name or "BFloat16" in name else 4
+    if "c10::Half" in name or "BFloat16" in name:
+        return 2
+    used = number_format(name) if family(name) in MATRIX_FAMILIES else None
+    return {"fp64": 8, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}.get(used or "", 4)
 
 
 def _with_width(inputs: Inputs, width: int) -> Inputs:
-    """Tensors whose element type was not written (those of lists) take the kernel's."""
+    """Tensors whose element type was not written (those of lists, all in old files) take the kernel's."""
+    if all(t.width for t in inputs.tensors):
+        return inputs
 
     def completed(tensor: Tensor) -> Tensor:
         return tensor if tensor.width else Tensor(tensor.shape, tensor.format, width)
 
     return Inputs(
         tuple(
-            completed(a) if isinstance(a, Tensor) else tuple(completed(t) for t in a) if a is not None else None
+            completed(a)
+            if isinstance(a, Tensor)
+            else tuple(completed(t) for t in a)
+            if a is not None
+            else None
             for a in inputs.arguments
         ),
         inputs.concrete,
@@ -309,37 +361,39 @@ class Reach:
 
 
 def reach(found: Estimate, duration: Ints, spec: DeviceSpec) -> Reach:
-    """How far kernels get that one rate limits beyond doubt: the time-weighted third quartile of what they achieve."""
+    """How far kernels get that one rate limits beyond doubt: what the best tenth of them, by time, achieves.
+
+    The best, because a badly written kernel says nothing about the device."""
     long = found.known & (duration >= _LONG_NS)
     seconds = np.maximum(duration, 1) / 1e9
     moving = found.bytes / spec.bandwidth
-    computing = np.where(found.flops > 0, found.flops / np.where(np.isfinite(found.peak), found.peak, 1.0), 0.0)
-    streams = long & (found.flops == 0) & (found.bytes > 0)
+    computing = np.where(
+        found.flops > 0, found.flops * found.padding / np.where(np.isfinite(found.peak), found.peak, 1.0), 0.0
+    )
+    streams = long & found.certain & (found.flops == 0) & (found.bytes > 0)
+    streams &= moving < _MEMORY_BOUNDS[1] * seconds  # faster than DRAM is a cache
     memory, memory_seen = _MEMORY_REACH, False
     if duration[streams].sum() >= _ENOUGH_NS:
-        memory = float(np.clip(_quartile((moving / seconds)[streams], duration[streams]), 0.3, 1.0))
+        memory = float(np.clip(_best((moving / seconds)[streams], duration[streams]), *_MEMORY_BOUNDS))
         memory_seen = True
     clear = long & (computing > _CLEAR * moving)
     by_peak: dict[float, float] = {}
     for peak in np.unique(found.peak[clear]).tolist():
         rows = clear & (found.peak == peak)
         if duration[rows].sum() >= _ENOUGH_NS:
-            by_peak[peak] = float(np.clip(_quartile((computing / seconds)[rows], duration[rows]), 0.1, 1.0))
+            by_peak[peak] = float(np.clip(_best((computing / seconds)[rows], duration[rows]), 0.1, 1.0))
     return Reach(by_peak, memory, bool(by_peak), memory_seen)
 
 
-def _quartile(values: Floats, weights: Ints) -> float:
+def _best(values: Floats, weights: Ints) -> float:
     order = np.argsort(values)
     total = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(total, 0.75 * total[-1])])
+    return float(values[order][np.searchsorted(total, 0.9 * total[-1])])
 
 
 def times(found: Estimate, reached: Reach, spec: DeviceSpec) -> tuple[Floats, Floats]:
     """Seconds that each kernel's arithmetic and its memory traffic need at the rates within reach (NaN: unknown)."""
     moving = found.bytes / (spec.bandwidth * reached.memory)
     rates = reached.rates(found.peak)
-    computing = np.where(found.flops == 0, 0.0, found.flops / rates)
+    computing = np.where(found.flops == 0, 0.0, found.flops * found.padding / rates)
     return computing, moving
-
-
-__all__ = ["FLOATING", "Estimate", "Reach", "estimate", "reach", "times"]

@@ -6,7 +6,6 @@ Inputs are recorded, outputs are not: their sizes follow from the operator. None
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from math import prod
 
 from tracelens.signals.flops import broadcast
@@ -18,14 +17,13 @@ _COMPARISONS = frozenset(
     for name in ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or",
                  "logical_not", "logical_xor", "signbit", "isin", "bitwise_and")
 )  # fmt: skip
-# reads per element of the first list and writes, beyond the lists that are recorded
-_IN_PLACE = frozenset({"aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::bernoulli_",
+# these write their first argument and read nothing
+_WRITES = frozenset({"aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::bernoulli_",
                        "aten::random_", "aten::exponential_", "aten::full", "aten::arange"})  # fmt: skip
 
 
-def traffic_bytes(operator: str, inputs: Inputs) -> float | None:
+def traffic_bytes(name: str, inputs: Inputs) -> float | None:
     """Least bytes that an operator moves to and from device memory; None where its shapes do not tell."""
-    name = operator
     rule = _RULES.get(name) or _RULES.get(name.removesuffix("_"))
     if rule is not None:
         return rule(inputs)
@@ -36,7 +34,7 @@ def traffic_bytes(operator: str, inputs: Inputs) -> float | None:
         return _foreach(name, inputs)
     if name.startswith("aten::_fused_"):
         return _fused_optimizer(inputs)
-    if name in _IN_PLACE:
+    if name in _WRITES:
         first = inputs.tensor(0)
         return float(first.bytes) if first is not None else None
     if not name.startswith("aten::"):
@@ -52,14 +50,14 @@ def _pointwise(name: str, inputs: Inputs) -> float | None:
     read = sum(t.bytes for t in tensors)
     if name.endswith("_"):
         return float(read + tensors[0].bytes)
-    shape: Shape | None = reduce(
-        lambda left, right: broadcast(left, right) if left is not None else None,
-        (t.shape for t in tensors[1:]),
-        tensors[0].shape,
-    )
+    shape: Shape | None = tensors[0].shape
+    for tensor in tensors[1:]:
+        shape = broadcast(shape, tensor.shape) if shape is not None else None
     if shape is None:
         return None
-    width = 1 if name in _COMPARISONS else max(tensors, key=lambda t: _ORDER.get(t.format or "", 0)).width
+    # numbers wrapped as tensors of no dimension take part in no promotion
+    real = [t for t in tensors if t.shape] or tensors
+    width = 1 if name in _COMPARISONS else max(real, key=lambda t: _ORDER.get(t.format or "", 0)).width
     return float(read + prod(shape) * width)
 
 
