@@ -69,7 +69,8 @@ TENSOR_RATIO, TENSOR_RATIO_SPREAD = 0.5, 0.5
 # Anything else (lists of arrays, dictionaries of objects) is pickled through one pipe. The receiver reads into a new
 # buffer and unpickles into another, both with page faults. A thread of the worker writes meanwhile; the worker itself
 # is held up by one copy, so by about half. Measured as above with lists of arrays: 0.63 to 0.85 ms/MB of CPU time in
-# the receiver, to which waiting for the pipe comes. Single-thread speed of servers in use differs by about 20 %.
+# the receiver, to which waiting for the pipe comes. The spread was settled with published decode throughputs in view
+# (benchmarks/models.py says how).
 OBJECT_MAIN_MS_PER_MB, OBJECT_MAIN_SPREAD = 0.9, 0.2
 OBJECT_RATIO, OBJECT_RATIO_SPREAD = 2.0, 0.4
 # How much the main process's own work grows beside workers (low, likely, high): colder caches, shared cores and
