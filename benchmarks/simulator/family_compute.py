@@ -65,7 +65,7 @@ def _stall(d: Draw) -> Params:
     return p.but(
         stall_every=every,
         stall_ms=d.uniform(0.6, 4.0) * every * max(g, h) * 0.6,
-        traced=2 * every + 1,
+        traced=2 * every,
         stall_kind=d.pick("checkpoint", "validation", "logging", "gc"),
     )
 

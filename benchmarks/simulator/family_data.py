@@ -120,7 +120,7 @@ def _shallow(d: Draw) -> Params:
         prefetch=f,
         burst_every=every,
         burst_ms=(w * f + d.uniform(2.0, 0.45 * every)) * step,
-        traced=max(10, every + 2),
+        traced=2 * every if every <= 8 else every,
     )
 
 
@@ -134,8 +134,8 @@ def _startup_workers(d: Draw) -> Params:
         epoch_batches=n,
         fork_ms=d.uniform(8, 40),
         init_ms=d.log(0.8, 4) * n * max(g, h),
-        traced=n + 3,
-        window_at=2,
+        traced=2 * n if n <= 8 else n,
+        window_at=3,
     )
 
 
