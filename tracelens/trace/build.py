@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
@@ -21,6 +22,7 @@ from tracelens.trace.tables import (
     ReadReport,
     TraceTables,
 )
+from tracelens.trace.threads import merged_threads
 
 _UNKNOWN = -1
 
@@ -184,6 +186,11 @@ class TableBuilder:
         """The tables, sorted and joined; device events without a time are dropped and counted."""
         host = HostEvents(*_columns(self._host, _HOST_DTYPES))
         host = host.take(np.lexsort((-host.end, host.start)))
+        labels = {
+            index: key
+            for key, index in reversed(list(self.threads.items()))
+            if isinstance(key[0], str) and isinstance(key[1], str)
+        }
         raw = _columns(self._device, _DEVICE_DTYPES)
         present = raw[4] > 0
         if len(host):
@@ -194,6 +201,8 @@ class TableBuilder:
         raw = [column[present] for column in raw]
         order = np.argsort(raw[4], kind="stable")
         raw = [column[order] for column in raw]
+        codes, threads = merged_threads(host, [labels[i] for i in range(len(labels))], raw[6])
+        host = dataclasses.replace(host, thread=codes)
         launch = join_launches(host, raw[6])
         device = DeviceEvents(*(*raw, launch))
         self._fill_sizes(device)
@@ -203,11 +212,6 @@ class TableBuilder:
                 getattr(device, n) + shift if n in ("start", "end") else getattr(device, n) for n in device.__slots__
             ))  # fmt: skip
         base = metadata.get("baseTimeNanoseconds")
-        labels = {
-            index: key
-            for key, index in reversed(list(self.threads.items()))
-            if isinstance(key[0], str) and isinstance(key[1], str)
-        }
         memory = MemoryEvents(*_columns(self._memory, _MEMORY_DTYPES))
         memory = MemoryEvents(
             *(getattr(memory, n)[np.argsort(memory.time, kind="stable")] for n in memory.__slots__)
@@ -217,8 +221,8 @@ class TableBuilder:
             device=device,
             memory=memory,
             names=tuple(self.names),
-            threads=tuple(labels[i] for i in range(len(labels))),
-            thread_names={i: self.thread_names[k] for i, k in labels.items() if k in self.thread_names},
+            threads=threads,
+            thread_names={i: self.thread_names[k] for i, k in enumerate(threads) if k in self.thread_names},
             shapes=tuple(_decoded(key) for key in self.shapes),
             metadata=metadata,
             base_ns=int(base) if isinstance(base, int | float) else 0,

@@ -58,6 +58,8 @@ class Source:
                         first = False
                     self.size += len(chunk)
                     yield chunk
+                if first:
+                    raise InputError(f"{self.path} is compressed but holds nothing")
         except IsADirectoryError:
             raise InputError(f"{self.path} is a folder, not a trace file") from None
         except OSError as error:
@@ -76,8 +78,8 @@ class Source:
 
     def _gunzip(self, file: Any) -> Iterator[bytes]:
         inflater = _inflate.decompressobj(wbits=31)
-        members = 0
         pending = b""
+        begin = written = 0  # of the member that is being read: its offset, the bytes it has given
         while True:
             pending = pending or file.read(CHUNK // 4)
             if not pending:
@@ -85,24 +87,51 @@ class Source:
             try:
                 out = inflater.decompress(pending)
             except Exception as error:
-                # isal and zlib raise their own classes; either way what came before is kept
-                if members == 0 and self.size == 0:
+                # isal and zlib raise their own classes; either way what came before the damage is kept
+                yield from _until_damage(file, begin, written)
+                if self.size == 0:
                     raise InputError(
                         f"{self.path} is a damaged gzip file: nothing of it can be read"
                     ) from None
                 self.truncated, self.damage = True, f"gzip stream damaged after {self.size:,} bytes ({error})"
                 return
             pending = b""
+            written += len(out)
             if out:
                 yield out
             if inflater.eof:
-                members += 1
                 rest = inflater.unused_data.lstrip(b"\x00") or file.read(CHUNK // 4).lstrip(b"\x00")
                 if not rest.startswith(_GZIP):
                     return
                 inflater, pending = _inflate.decompressobj(wbits=31), rest
+                begin, written = file.tell() - len(rest), 0
         if not inflater.eof:
             self.truncated = True
+
+
+def _until_damage(file: Any, begin: int, skip: int) -> Iterator[bytes]:
+    """What a damaged gzip member at offset ``begin`` still gives, but for its first ``skip`` bytes."""
+    file.seek(begin)
+    inflater = zlib.decompressobj(wbits=31)
+    given = 0
+    while piece := file.read(4096):
+        before = inflater.copy()
+        try:
+            out = inflater.decompress(piece)
+        except zlib.error:
+            # a decompressor that fails gives nothing of the piece: go through it byte by byte
+            out = b""
+            with contextlib.suppress(zlib.error):
+                for at in range(len(piece)):
+                    out += before.decompress(piece[at : at + 1])
+            piece = b""
+        given += len(out)
+        fresh = out[-(given - skip) :] if given > skip else b""
+        if fresh:
+            yield fresh
+            skip = given
+        if not piece:
+            return
 
 
 def _refuse_text(path: Path, chunk: bytes) -> None:
