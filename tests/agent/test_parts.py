@@ -193,9 +193,8 @@ def test_sharding_is_believed_only_where_it_shows() -> None:
 
 
 def test_options_travel_through_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = Config(
-        str(tmp_path), [Setting(None, "num_workers", 3), Setting("Data", "pin_memory", True)], 7, False
-    )
+    settings = [Setting(None, "num_workers", 3), Setting("Data", "pin_memory", True)]
+    config = Config(str(tmp_path), settings, 7, False, sampler=["python", "-m", "x"])
     for name, value in encode(config).items():
         monkeypatch.setenv(name, value)
     assert from_environment() == config

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.record.jobs import PYTHON, TRAIN, Recorded, record, torch_version
+from tests.record.jobs import PYTHON, TRAIN, Recorded, environment, lines_in, record, torch_version
+from tracelens.bundle import Bundle
+from tracelens.record.session import inject_dir
 
 pytest.importorskip("torch")
 
@@ -73,6 +77,8 @@ def test_a_profiler_of_the_jobs_own_has_precedence(tmp_path: Path) -> None:
         tmp_path,
         """
 import json
+import subprocess
+import sys
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def steps(count):
@@ -160,6 +166,32 @@ def test_a_short_job_says_why_nothing_was_traced(tmp_path: Path) -> None:
         == "no step was traced: the job ended after 7 steps, the first window opens at step 12"
     )
     assert "7 steps of 1 rank, 0 traced windows" in recorded.stderr
+
+
+def test_a_rank_on_another_machine_starts_its_own_sampler(tmp_path: Path) -> None:
+    code = (
+        "import socket; socket.gethostname = lambda: 'elsewhere'\n"
+        "from tracelens.record import companion, launcher; companion.Sampler.start = lambda self, pid: None\n"
+        "import sys; from pathlib import Path\n"
+        "sys.exit(launcher.run(launcher.RecordOptions(tuple(sys.argv[1:]), out=Path('bundle'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, PYTHON, TRAIN, "--steps", "30", "--work", "0.1"],
+        env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert bundle.host_log is not None
+    assert lines_in(bundle.host_log) > 1
+
+
+def test_a_bundle_that_this_machine_cannot_see_is_said(tmp_path: Path) -> None:
+    env = environment({"PYTHONPATH": str(inject_dir()), "TRACELENS_BUNDLE": str(tmp_path / "not-here")})
+    done = subprocess.run(
+        [PYTHON, TRAIN, "--steps", "3", "--workers", "1"], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("cannot see the bundle") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_training_in_a_thread(tmp_path: Path) -> None:

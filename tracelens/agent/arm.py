@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 from .config import Config, from_environment
 from .loader import Loaders
+from .remote import start_sampler
 from .runtime import Agent
 from .settings import Settings
 from .steps import StepLog
@@ -46,6 +47,7 @@ class Recorder:
         self._patch_profiler(torch)
         self.settings.set_threads()
         self.agent.on_activate.append(self._finish_forked)
+        self.agent.on_activate.append(lambda: start_sampler(self.agent, self.agent.local))
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
@@ -170,7 +172,15 @@ def arm(config: Optional[Config] = None) -> Optional[Recorder]:
     if _current is not None:
         return _current
     config = from_environment() if config is None else config
-    if config is None or not os.path.isdir(config.bundle):
+    if config is None:
+        return None
+    spawned = b"multiprocessing" in _command_line()
+    if not os.path.isdir(config.bundle):
+        if not spawned:
+            sys.stderr.write(
+                "tracelens: this process cannot see the bundle {}, it is not recorded; "
+                "put --out on a file system that all machines share\n".format(config.bundle)
+            )
         return None
     torch = sys.modules["torch"]
     if not hasattr(torch, "__version__") or not hasattr(torch, "nn"):
@@ -184,7 +194,7 @@ def arm(config: Optional[Config] = None) -> Optional[Recorder]:
         return None
     _current = recorder
     recorder.install()
-    if b"multiprocessing" not in _command_line():  # not a spawned worker
+    if not spawned:
         script = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
         recorder.agent.event(
             "torch", python=sys.version.split()[0], torch=str(torch.__version__), script=script

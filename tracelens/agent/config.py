@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, List, Mapping, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence
 
 BUNDLE = "TRACELENS_BUNDLE"
 OPTIONS = "TRACELENS_OPTIONS"
@@ -36,6 +36,8 @@ class Config(NamedTuple):
     home: str = ""
     host: str = ""
     user: str = ""
+    sampler: Sequence[str] = ()  # how to start one, with our own interpreter
+    source: str = ""  # where that interpreter finds tracelens
 
 
 def encode(config: Config) -> Mapping[str, str]:

@@ -82,6 +82,7 @@ class Agent:
         self.started_ns = time.time_ns()
         self.rank: Optional[int] = None
         self.world: Optional[int] = None
+        self.local: Optional[int] = None
         self.folder: Optional[str] = None
         self.first_step = 0  # a process that was started again goes on counting
         self.first_window = 0
@@ -166,7 +167,7 @@ class Agent:
             return
         self.active = True
         rank, local, world = distributed_rank(self.torch)
-        self.world = world
+        self.world, self.local = world, local
         self.folder, self.rank = self._claim(rank)
         self._go_on(self.folder)
         self._process(local)

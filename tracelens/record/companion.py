@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
-from tracelens.record.session import Session, inject_dir
+from tracelens.record.session import SAMPLER, SOURCE, Session
+
+# The job's own packages on PYTHONPATH may be another Python's.
+_NOT_OURS = ("TRACELENS_", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
 
 
 class Sampler:
@@ -20,20 +21,11 @@ class Sampler:
 
     def start(self, pid: int) -> None:
         """Sample the process tree below ``pid``."""
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("TRACELENS_") and name != "PYTHONPATH"
-        }
-        inject = str(inject_dir())
-        own = str(Path(__file__).resolve().parent.parent.parent)
-        rest = [
-            entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject
-        ]
-        environment["PYTHONPATH"] = os.pathsep.join([own, *rest])
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_OURS)}
+        environment["PYTHONPATH"] = SOURCE
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tracelens.record.sampler", str(self._session.bundle), "--pid", str(pid)],
+                [*SAMPLER, str(self._session.bundle), "--pid", str(pid)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 start_new_session=True, env=environment, cwd="/",
             )  # fmt: skip

@@ -76,9 +76,8 @@ class Recording:
         self._before = {name: os.environ.get(name) for name in _VARIABLES}
         os.environ.update({name: session.environment(os.environ)[name] for name in _VARIABLES})
         self._recorder = _agent_module("arm").arm(_agent_module("config").from_environment())
-        if session.leader:
-            self._sampler = Sampler(session)
-            self._sampler.start(os.getpid())
+        self._sampler = Sampler(session)
+        self._sampler.start(os.getpid())
         return self
 
     def step(self) -> None:

@@ -57,8 +57,7 @@ def record(options: RecordOptions) -> Outcome:
     started = time.monotonic()
     process = _spawn(options.command, session.environment(os.environ))
     sampler = Sampler(session)
-    if session.leader:
-        sampler.start(process.pid)
+    sampler.start(process.pid)  # every task starts one; of those on one machine, one writes
     code = _wait(process, sampler)
     session.event("exit", code=code, signal=code - 128 if process.returncode < 0 else None)
     sampler.stop()
@@ -75,6 +74,16 @@ def _spawn(command: tuple[str, ...], environment: dict[str, str]) -> subprocess.
 
 def _wait(process: subprocess.Popen[bytes], sampler: Sampler | None) -> int:
     """Wait for the command. A signal from the terminal reached it already; one sent to us alone is passed on."""
+    if hasattr(signal, "sigtimedwait"):
+        _wait_for_signals(process, sampler)
+    else:  # macOS: a signal cannot be told from another, and the terminal's Ctrl-C is the common one
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        process.wait()
+        signal.signal(signal.SIGINT, before)
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _wait_for_signals(process: subprocess.Popen[bytes], sampler: Sampler | None) -> None:
     passed_on = set(_PASSED_ON)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on | {signal.SIGCHLD})
     try:
@@ -87,7 +96,6 @@ def _wait(process: subprocess.Popen[bytes], sampler: Sampler | None) -> int:
                 sampler.check(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 def _finish(session: Session, options: RecordOptions, code: int, seconds: float) -> None:

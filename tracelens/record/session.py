@@ -25,6 +25,8 @@ from tracelens.errors import InputError, UsageError
 from tracelens.record.options import RecordOptions
 
 RUNS = "tracelens-runs"
+SAMPLER = (sys.executable, "-m", "tracelens.record.sampler")
+SOURCE = str(Path(__file__).resolve().parent.parent.parent)
 _JOIN_SECONDS = 10.0
 _JOIN_WITHIN_NS = 600_000_000_000  # an older bundle of the same name is another run's
 _WRAPPERS = {
@@ -135,6 +137,8 @@ def open_session(options: RecordOptions, settings: list[Setting]) -> Session | N
         home=str(Path.home()),
         host=socket.gethostname(),
         user=_user(),
+        sampler=SAMPLER,
+        source=SOURCE,
     )
     session = Session(folder.resolve(), config, redactor, leader)
     if folder != place:
