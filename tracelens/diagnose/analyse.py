@@ -13,18 +13,17 @@ from tracelens.diagnose import verdict as decide
 from tracelens.diagnose.advice.case import Case
 from tracelens.diagnose.advice.prescribe import prescribe
 from tracelens.diagnose.engine import Evaluation, evaluate_all
+from tracelens.diagnose.fromlogs import analyse_logs
 from tracelens.diagnose.load import load_run
+from tracelens.diagnose.result import evidence, missing_signals, quality_notes
 from tracelens.diagnose.rules import Rule, load_rules
 from tracelens.diagnose.text import fill
 from tracelens.ingest.discover import RunInput
 from tracelens.model import (
     RESOURCES,
     Bottleneck,
-    Evidence,
     Finding,
     Gpu,
-    Missing,
-    QualityNote,
     RankRow,
     Result,
     StepSummary,
@@ -37,6 +36,7 @@ from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.catalog import rank_signals
 from tracelens.signals.communication import straggler
 from tracelens.signals.runsteps import corrected_shares
+from tracelens.signals.series import series
 from tracelens.signals.signal import Signals
 from tracelens.whatif.bounds import WhatIfs
 from tracelens.whatif.scenarios import RankReplay, what_ifs
@@ -82,6 +82,8 @@ def analyse(run: RunInput, rule_folders: Sequence[Path] = ()) -> Result:
     stages.done("rules")
     loaded = load_run(run)
     stages.done("read")
+    if not loaded.ranks:
+        return analyse_logs(run, rules, loaded.notes, __version__)
     judged = _judge_all(loaded.ranks, rules)
     stages.done("diagnose")
     return _result(run, judged, loaded.notes, stages)
@@ -168,13 +170,13 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
         gpu=Gpu(signals.number("gpu.busy"), _gpu_name(analysis)),
         what_if=what_if(whatifs),
         ruled_out=decide.ruled_out(name, whatifs) if name != "inconclusive" else (),
-        missing=tuple(Missing(s.name, s.reason or "not recorded") for s in signals.values() if s.value is None),
+        missing=missing_signals(signals),
         findings=_findings(evaluations, signals, analysis),
         recommendations=advice.recommendations,
         plan=advice.plan,
         declined=advice.declined,
         memory=advice.memory,
-        quality=_quality(evaluations, signals, notes),
+        quality=quality_notes(evaluations, signals, notes),
         ranks=tuple(_rank_row(j) for j in judged),
         inputs=_inputs(run, judged),
         environment=_environment(analysis),
@@ -182,7 +184,7 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
         host_split=details.host_split(analysis),
         occupancy=details.occupancy(analysis),
         timeline=details.timeline(analysis),
-        series=details.series(analysis),
+        series=series(analysis),
         curves=advice.curves,
         kernels=details.kernel_rows(analysis),
         rules_checked={e.rule.id: e.outcome.replace(" ", "_") for e in evaluations.values()},
@@ -220,34 +222,13 @@ def _findings(
     fired.sort(key=lambda e: -(e.saving_ms or 0.0))
     return tuple(
         Finding(
-            rule=e.rule.id, title=e.rule.title, saving_ms_per_step=e.saving_ms, evidence=_evidence(e, signals),
+            rule=e.rule.id, title=e.rule.title, saving_ms_per_step=e.saving_ms, evidence=evidence(e, signals),
             bottleneck=e.rule.bottleneck, phase=e.rule.phase, advice=fill(e.rule.advice, signals) or None,
             why=" ".join(str(e.rule.doc.get("why", "")).split()) or None,
             operators=details.operator_names(analysis, e.rule.id),
         )
         for e in fired
     )  # fmt: skip
-
-
-def _evidence(evaluation: Evaluation, signals: Signals) -> tuple[Evidence, ...]:
-    names = [*evaluation.rule.evidence, *evaluation.rule.requires]
-    found = []
-    for name in dict.fromkeys(names):
-        signal = signals.get(name)
-        if signal is not None and signal.value is not None:
-            found.append(Evidence(signal.name, signal.value, signal.unit, signal.source))
-    return tuple(found)
-
-
-def _quality(
-    evaluations: Mapping[str, Evaluation], signals: Signals, notes: Sequence[str]
-) -> tuple[QualityNote, ...]:
-    fired = [
-        QualityNote(e.rule.id, fill(e.rule.advice, signals))
-        for e in evaluations.values()
-        if e.outcome == "fired" and e.rule.is_quality
-    ]
-    return (*fired, *(QualityNote("quality.input", note) for note in notes))
 
 
 def _rank_row(judged: Judged) -> RankRow:

@@ -45,8 +45,12 @@ def holds(condition: Condition, signals: Signals) -> bool | None:
 
 def evaluate(rule: Rule, signals: Signals, whatifs: WhatIfs) -> Evaluation:
     """One rule against the signals of one rank."""
-    if any(holds(c, signals) is False for c in rule.applies):
+    applies = [holds(c, signals) for c in rule.applies]
+    if any(result is False for result in applies):
         return Evaluation(rule, "not applicable")
+    unclear = tuple(c.signal for c, result in zip(rule.applies, applies, strict=True) if result is None)
+    if unclear:
+        return Evaluation(rule, "could not be evaluated", lacking=unclear)
     lacking = tuple(name for name in rule.requires if signals.value(name) is None)
     if lacking:
         return Evaluation(rule, "could not be evaluated", lacking=lacking)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from tracelens.model import PHASES, KernelRow, Lane, Series, Span, StepRow, Timeline
+from tracelens.model import PHASES, KernelRow, Lane, Span, StepRow, Timeline
 from tracelens.signals import kernels
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.trace.intervals import Intervals
@@ -15,7 +16,6 @@ from tracelens.trace.tables import Device, Host
 
 _EXCERPT_STEPS = 4
 _SPANS = 600  # per lane: finer than a screen can show
-_SAMPLES = 400
 
 
 def step_rows(analysis: RankAnalysis) -> tuple[StepRow, ...]:
@@ -131,7 +131,8 @@ def kernel_rows(analysis: RankAnalysis, limit: int = 15) -> tuple[KernelRow, ...
         if not by_name[code]:
             break
         mine = np.flatnonzero((device.name == code) & analysis.in_window)
-        limits = np.bincount(analysis.kernels.limit[mine][analysis.kernels.limit[mine] >= 0], minlength=4)
+        limited = mine[analysis.kernels.limit[mine] >= 0]
+        limits = np.bincount(analysis.kernels.limit[limited], weights=spent[limited], minlength=4)
         rows.append(KernelRow(
             name=names[code],
             family=_kind_name(int(device.kind[mine[0]])) or kernels.family(names[code]),
@@ -140,8 +141,27 @@ def kernel_rows(analysis: RankAnalysis, limit: int = 15) -> tuple[KernelRow, ...
             share=float(by_name[code]) / total,
             limited_by=kernels.LIMITS[int(np.argmax(limits))] if limits.sum() else None,
             operator=operators.get(code),
+            **_rates(analysis, mine),
         ))  # fmt: skip
     return tuple(rows)
+
+
+def _rates(analysis: RankAnalysis, rows: np.ndarray) -> dict[str, Any]:
+    """Achieved TFLOP/s and least GB/s of the activities whose work is known, and what their class was read from."""
+    classes, device = analysis.kernels, analysis.activity.device
+    basis = classes.basis[rows][classes.basis[rows] >= 0]
+    found: dict[str, Any] = {
+        "basis": kernels.BASES[int(np.argmax(np.bincount(basis)))] if basis.size else None
+    }
+    if classes.estimate is not None:
+        seconds = (device.end - device.start)[rows] / 1e9
+        for key, amounts, unit in (
+            ("tflops_per_s", classes.estimate.flops[rows], 1e12),
+            ("gb_per_s", classes.estimate.bytes[rows], 1e9),
+        ):
+            known = np.isfinite(amounts) & (amounts > 0) & (seconds > 0)
+            found[key] = float(amounts[known].sum() / seconds[known].sum()) / unit if known.any() else None
+    return found
 
 
 def _kind_name(kind: int) -> str | None:
@@ -174,16 +194,7 @@ def _operator_rows(analysis: RankAnalysis, limit: int) -> tuple[KernelRow, ...]:
 def kernel_operators(analysis: RankAnalysis) -> dict[int, str]:
     """For each kernel name (code), the operator that launches it most often."""
     device, host = analysis.activity.device, analysis.activity.host
-    operators = np.flatnonzero((host.kind == Host.OPERATOR) & (host.ext >= 0))
-    if not operators.size:
-        return {}
-    order = np.argsort(host.ext[operators], kind="stable")
-    keys, rows = host.ext[operators][order], operators[order]
-    ext = device.ext.copy()
-    through_launch = (ext < 0) & (device.launch >= 0)
-    ext[through_launch] = host.ext[device.launch[through_launch]]
-    at = np.minimum(np.searchsorted(keys, ext), keys.size - 1)
-    owner = np.where((ext >= 0) & (keys[at] == ext), rows[at], -1)
+    owner = analysis.kernels.owner
     known = owner >= 0
     counts = Counter(zip(device.name[known].tolist(), host.name[owner[known]].tolist(), strict=True))
     best: dict[int, str] = {}
@@ -271,41 +282,3 @@ def python_lines(analysis: RankAnalysis, limit: int = 5) -> tuple[str, ...]:
             # rows are sorted by start, longest first: the last one that covers the instant is the innermost
             spent[analysis.tables.names[int(host.name[covering[-1]])]] += int(idle.end[gap] - idle.start[gap])
     return tuple(name for name, _ in spent.most_common(limit))
-
-
-def series(analysis: RankAnalysis) -> tuple[Series, ...]:
-    """Sampled quantities beside the trace, on its clock, thinned to what can be drawn."""
-    found: list[Series] = []
-    start = analysis.tables.base_ns + analysis.window[0]
-
-    def add(name: str, title: str, unit: str, t: np.ndarray, values: np.ndarray) -> None:
-        keep = np.isfinite(values)
-        if keep.sum() < 2:
-            return
-        thin = slice(None, None, max(1, -(-t.size // _SAMPLES)))
-        found.append(Series(
-            name, title, unit, tuple(((t[thin] - start) / 1e6).round(3).tolist()),
-            tuple(None if not np.isfinite(v) else round(float(v), 4) for v in values[thin]),
-        ))  # fmt: skip
-
-    gpu, host = analysis.gpu_log, analysis.host_log
-    if gpu is not None and len(gpu):
-        add("gpu.utilization", "GPU utilisation", "share", gpu.t_ns, gpu.utilization_gpu)
-        add("gpu.sm_clock", "SM clock", "MHz", gpu.t_ns, gpu.sm_clock_mhz)
-        add("gpu.memory", "GPU memory used", "bytes", gpu.t_ns, gpu.memory_used)
-        add("gpu.power", "Power", "W", gpu.t_ns, gpu.power_w)
-    if host is not None and len(host):
-        add("machine.cpu", "CPU of the machine", "share", host.t_ns, host.system_cpu_percent / 100)
-        for role, title in (
-            ("main", "CPU of the training process"),
-            ("worker", "CPU of the workers together"),
-        ):
-            rows = host.processes.take(host.processes.role == role)
-            if len(rows):
-                known = np.isfinite(rows.cpu_percent)
-                total = np.bincount(
-                    rows.row[known], weights=rows.cpu_percent[known] / 100, minlength=len(host)
-                )
-                seen = np.bincount(rows.row[known], minlength=len(host)) > 0
-                add(f"machine.{role}_cpu", title, "cores", host.t_ns, np.where(seen, total, np.nan))
-    return tuple(found)

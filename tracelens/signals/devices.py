@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+_N, _A = "nvidia", "amd"
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
@@ -51,13 +53,17 @@ class DeviceSpec:
         return next((rate * 1e12 for rate in order if rate), None)
 
     @property
+    def exponentials(self) -> float:
+        """Exponentials a second: 16 a clock and unit, where fp32 does 128 (Pascal to A100) or 256 FLOPs (later, AMD)."""
+        return self.fp32 * 1e12 / (8.0 if self.vendor == _N and self.capability <= (8, 0) else 16.0)
+
+    @property
     def bandwidth(self) -> float:
         """DRAM bytes/s."""
         return self.dram_gb_s * 1e9
 
 
 # name pattern (on the cleaned name); vendor, capability, SMs or CUs; fp64, fp32, tf32, fp16, bf16, fp8; GB/s, GB, PCIe
-_N, _A = "nvidia", "amd"
 _Row = tuple[
     str, str, str, tuple[int, int], int, float | None, float, float | None, float | None, float | None,
     float | None, float, float, int,

@@ -20,7 +20,7 @@ class Work:
     ``flops`` None: not a matrix operator (its arithmetic does not count). ``gradients``: how many equal parts the
     work falls into, each made by kernels of its own (a convolution's backward: 2). ``first``: which gradient a single
     part is (1 input, 2 weight, 0 neither). ``exact``: whether the FLOPs follow from what was recorded. ``channels``: of a
-    convolution, out and in of one group.
+    convolution, out and in of one group. ``exponentials``: of attention, one a score.
     """
 
     bytes: float | None
@@ -30,6 +30,7 @@ class Work:
     first: int = 0
     exact: bool = True
     channels: tuple[int, int] | None = None
+    exponentials: float = 0.0
 
 
 def matrix_work(operator: str, inputs: Inputs) -> Work | None:
@@ -288,12 +289,13 @@ def _attention(
             return None
         flops = attention_flops(batch, heads, queries, keys, size, value.shape[-1])
         flag = inputs.value(causal)
+        scores = batch * heads * queries * keys
         if flag in ("True", "1", "2") and queries == keys:
-            flops *= 0.5
+            flops, scores = flops * 0.5, scores * 0.5
         moved = query.bytes * 2 + key.bytes + value.bytes
         if backward:
             flops, moved = flops * 2.5, moved * 2
-        return Work(float(moved), flops, _format(query), exact=not packed)
+        return Work(float(moved), flops, _format(query), exact=not packed, exponentials=scores)
 
     return formula
 

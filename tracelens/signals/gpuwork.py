@@ -24,12 +24,13 @@ def gpu_signals(analysis: RankAnalysis, out: Signals) -> None:
     else:
         out.missing("no GPU work in the trace", "gpu.busy", *_KERNELS)
     _device(analysis, out)
-    _log(analysis.gpu_log, out)
+    log_signals(analysis.gpu_log, out)
 
 
 _KERNELS = (
     "kernels.arithmetic_ms", "kernels.memory_ms", "kernels.small_ms", "kernels.unknown_ms", "kernels.small_share",
-    "kernels.fp32_matmul_ms", "kernels.tensor_core_ms", "kernels.layout_ms",
+    "kernels.fp32_matmul_ms", "kernels.tensor_core_ms", "kernels.layout_ms", "kernels.shapes_share", "kernels.unknown_share",
+    "kernels.flops_per_step", "kernels.mfu", "kernels.dram_least_share",
 )  # fmt: skip
 
 
@@ -77,6 +78,66 @@ def _kernels(analysis: RankAnalysis, out: Signals) -> None:
     out.add("kernels.fp32_matmul_ms", analysis.per_step_ms(scale * sums["fp32"]), "ms", "kernel names")
     out.add("kernels.tensor_core_ms", analysis.per_step_ms(scale * sums["tensor_core"]), "ms", "kernel names")
     out.add("kernels.layout_ms", analysis.per_step_ms(scale * sums["layout"]), "ms", "kernel names")
+    _roofline(analysis, inside, out)
+
+
+# least shares of kernel time with known work for a sum to mean anything: with that of the same kernels launched
+# elsewhere with the same grid, and without
+_FLOPS_COVERAGE, _FLOPS_KNOWN = 0.9, 0.5
+
+
+def _roofline(analysis: RankAnalysis, inside: np.ndarray, out: Signals) -> None:
+    """Where the classes come from, and what the FLOPs and bytes that shapes tell add up to."""
+    classes, device, names = analysis.kernels, analysis.activity.device, analysis.tables.names
+    limits, found, spec = classes.limit, classes.estimate, classes.spec
+    total = float(inside[limits >= 0].sum())
+    by_shapes = float(inside[np.isin(classes.basis, (kernels.SHAPES, kernels.SAME_KERNEL))].sum())
+    out.add("kernels.shapes_share", by_shapes / total if total else None, "share", classes.source)
+    unknown = float(inside[limits == kernels.UNKNOWN].sum())
+    out.add("kernels.unknown_share", unknown / total if total else None, "share", classes.source)
+    flops = ("kernels.flops_per_step", "kernels.mfu", "kernels.dram_least_share")
+    if found is None or spec is None:
+        out.missing("unknown device, or no kernels", *flops)
+        return
+    source = "operator shapes"
+    if spec.basis != "table":
+        source += f"; peak rates {spec.basis}"
+    # a kernel that is cut by the window counts by the part inside
+    part = inside / np.maximum(device.end - device.start, 1)
+    matrix_names = np.zeros(len(names), dtype=bool)
+    codes = np.unique(device.name[device.kind == Device.KERNEL])
+    matrix_names[codes] = [kernels.family(names[c]) in kernels.MATRIX_FAMILIES for c in codes.tolist()]
+    matrix = matrix_names[device.name] & (device.kind == Device.KERNEL)
+    known = matrix & found.exact & np.isfinite(found.flops)
+    spent = float(inside[matrix].sum())
+    covered = float(inside[known].sum()) / spent if spent else 0.0
+    alike = classes.basis == kernels.SAME_KERNEL
+    if covered >= _FLOPS_KNOWN and float(inside[known | (matrix & alike)].sum()) >= _FLOPS_COVERAGE * spent:
+        # the others are taken to be as fast
+        done = float((found.flops * part)[known].sum()) / covered
+        ideal = known & np.isfinite(found.peak)
+        least = float(np.sum(found.flops[ideal] * part[ideal] / found.peak[ideal])) / covered
+        out.add("kernels.flops_per_step", done / analysis.step_count, "FLOP", source)
+        rated = spec.basis != "assumed from kernel names"
+        out.add(
+            "kernels.mfu", least * 1e9 / max(analysis.length, 1) if rated else None, "share", source,
+            "the device is not named, so its peak is unknown",
+        )  # fmt: skip
+    elif not spent:
+        out.missing("no matrix kernels in the window", *flops[:2])
+    else:
+        out.missing(
+            f"operator shapes tell the FLOPs of {covered:.0%} of the time in matrix kernels (record_shapes)",
+            *flops[:2],
+        )
+    moved = np.isfinite(found.bytes) & (inside > 0)
+    covered = float(inside[moved].sum()) / total if total else 0.0
+    enough = covered >= _FLOPS_KNOWN and float(inside[moved | alike].sum()) >= _FLOPS_COVERAGE * total
+    share = float((found.bytes * part)[moved].sum()) / spec.bandwidth * 1e9 / max(analysis.length, 1)
+    out.add(
+        "kernels.dram_least_share", share / covered if enough else None, "share", source,
+        f"operator shapes tell the bytes of {covered:.0%} of kernel time (record_shapes)",
+    )  # fmt: skip
 
 
 def _device(analysis: RankAnalysis, out: Signals) -> None:
@@ -104,7 +165,8 @@ def _mean(values: np.ndarray) -> float | None:
     return float(known.mean()) if known.size else None
 
 
-def _log(log: GpuLog | None, out: Signals) -> None:
+def log_signals(log: GpuLog | None, out: Signals) -> None:
+    """What a GPU log says: clocks, throttling, memory, the PCIe link, other users."""
     names = (
         "gpu.throttled_share", "gpu.clock_ratio", "gpu.clock_drop", "gpu.utilization", "gpu.memory_used_share", "gpu.power_ratio",
         "gpu.foreign_processes", "pcie.width_ratio", "pcie.gen_ratio", "pcie.link_gb_s", "gpu.dram_bandwidth",

@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from tracelens.ingest.tables import GpuLog
 from tracelens.signals.activity import Activity
 from tracelens.signals.devices import DeviceSpec, assumed, describe, lookup
-from tracelens.signals.kernel_names import family, precision
+from tracelens.signals.kernel_names import MATRIX_FAMILIES, family, precision
 from tracelens.signals.operators import launching_operators
 from tracelens.signals.roofline import Estimate, Reach, estimate, reach, times
 from tracelens.trace.tables import Device
 
 __all__ = [
-    "ARITHMETIC", "FAMILY", "LIMITS", "MEMORY", "SAME_KERNEL", "SHAPES", "SMALL", "UNKNOWN", "KernelClasses", "classify",
-    "family", "precision",
+    "ARITHMETIC", "BASES", "COUNTERS", "FAMILY", "LIMITS", "MATRIX_FAMILIES", "MEMORY", "NOTHING", "SAME_KERNEL", "SHAPES",
+    "SMALL", "UNKNOWN", "KernelClasses", "classify", "family", "precision",
 ]  # fmt: skip
 
 ARITHMETIC, MEMORY, SMALL, UNKNOWN = 0, 1, 2, 3
 LIMITS = ("arithmetic", "memory", "small", None)
 # where a class was read from
 SHAPES, SAME_KERNEL, FAMILY, COUNTERS, NOTHING = range(5)
-_BASES = (
+BASES = (
     "estimated from shapes", "same kernel and grid with known shapes", "kernel family", "DRAM counters", "unknown",
 )  # fmt: skip
 
@@ -91,7 +91,7 @@ def classify(activity: Activity, log: GpuLog | None = None) -> KernelClasses:
     judged = np.zeros(len(device), dtype=bool)
     if spec is not None and len(device):
         found = estimate(activity, owner, spec)
-        reached = reach(found, duration, spec)
+        reached = reach(found, duration, device.blocks, spec)
         computing, moving = times(found, reached, spec)
         judged = (limit >= 0) & found.known
         # near the ridge the estimates cannot tell; a kernel that leaves the DRAM idle is not limited by it
@@ -181,18 +181,17 @@ def _source(
     basis: NDArray[np.int8], duration: NDArray[np.int64], spec: DeviceSpec | None, shapes: bool
 ) -> str:
     """Where the classes come from, most kernel time first, in words with shares."""
-    spent = np.bincount(basis[basis >= 0], weights=duration[basis >= 0].astype(float), minlength=len(_BASES))
+    spent = np.bincount(basis[basis >= 0], weights=duration[basis >= 0].astype(float), minlength=len(BASES))
     total = float(spent.sum())
     if not total:
-        return _BASES[FAMILY]
+        return BASES[FAMILY]
     parts = [
         (code, f"{spent[code] / total:.0%}")
         for code in np.argsort(-spent).tolist()
         if spent[code] / total >= 0.005
     ]
     words = ", ".join(
-        f"{_BASES[code]} ({share} of kernel time)" if len(parts) > 1 else _BASES[code]
-        for code, share in parts
+        f"{BASES[code]} ({share} of kernel time)" if len(parts) > 1 else BASES[code] for code, share in parts
     )
     if shapes and spec is not None and spec.basis != "table":
         words += f"; peak rates of {spec.name}, {spec.basis}"

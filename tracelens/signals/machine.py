@@ -21,10 +21,13 @@ _NAMES = (
 
 def machine_signals(analysis: RankAnalysis, out: Signals) -> None:
     """``machine.*`` from the host log; the core count from the settings where no log has it."""
-    log = analysis.host_log
-    count = analysis.settings.get("cpu_count")
+    host_log_signals(analysis.host_log, analysis.settings.get("cpu_count"), analysis.rank, out)
+
+
+def host_log_signals(log: HostLog | None, count: object, rank: int | None, out: Signals) -> None:
+    """What a host log says; ``count`` is the number of cores where the log does not have it."""
     if log is not None and len(log):
-        _sampled(log, out, analysis.rank)
+        _sampled(log, out, rank)
         cores = _mean(log.cpu_count)
         count = int(cores) if cores else count
     out.missing("no host log (a recorded bundle or --host-log)", *_NAMES)

@@ -33,6 +33,7 @@ _ARITHMETIC_REACH, _MEMORY_REACH = 0.7, 0.8
 _CLEAR = 2.0  # times beyond the ridge, where there is no doubt that arithmetic limits
 _LONG_NS = 10_000  # shorter kernels never reach a rate
 _ENOUGH_NS = 200_000  # of such kernels, to read a reach off them
+_ARITHMETIC_BOUNDS = (0.2, 1.0)  # a clock throttled to a third, kernels at their usual reach
 _MEMORY_BOUNDS = (
     0.6,
     0.95,
@@ -47,7 +48,8 @@ _CHANNEL_BYTES = (
 class Estimate:
     """Per activity (NaN where unknown): ``flops``, ``bytes``, ``peak`` FLOP/s of its format.
 
-    ``padding``: times as many FLOPs as that are executed, where a tensor-core convolution pads its channels.
+    ``padding``: times as long as its FLOPs at the peak rate the arithmetic takes: a tensor-core convolution pads its
+    channels, attention has an exponential for every score.
     ``certain``: the bytes follow from recorded sizes and types (a list's element type is not written).
     ``exact``: the FLOPs follow from recorded sizes. ``row``: the host row of the operator used (-1: none).
     """
@@ -140,7 +142,7 @@ def _shares(rows: Ints, index: Ints, part: Ints, duration: Ints, book: _Book) ->
 
 
 def _peaks(name: NDArray[np.int32], index: Ints, book: _Book, spec: DeviceSpec) -> tuple[Floats, Floats]:
-    """The peak rate of the format that each matrix kernel computes in, and how much it pads channels."""
+    """The peak rate of the format that each matrix kernel computes in, and how much longer its arithmetic takes."""
     if not name.size:
         return np.empty(0), np.empty(0)
     listed = book.activity.tables.names
@@ -151,7 +153,9 @@ def _peaks(name: NDArray[np.int32], index: Ints, book: _Book, spec: DeviceSpec) 
         work = book.works[at]
         used = number_format(listed[code], work.format)
         rates.append(spec.peak(used) or nan)
-        padding.append(_padding(work.channels, used))
+        # FlashAttention-3 (Shah et al. 2024, section 3.1): exponentials take as long as the products at head size 64
+        special = work.exponentials / spec.exponentials * rates[-1] / work.flops if work.flops else 0.0
+        padding.append(_padding(work.channels, used) + special)
     return np.array(rates)[inverse], np.array(padding)[inverse]
 
 
@@ -360,11 +364,12 @@ class Reach:
         return rates
 
 
-def reach(found: Estimate, duration: Ints, spec: DeviceSpec) -> Reach:
+def reach(found: Estimate, duration: Ints, blocks: Ints, spec: DeviceSpec) -> Reach:
     """How far kernels get that one rate limits beyond doubt: what the best tenth of them, by time, achieves.
 
     The best, because a badly written kernel says nothing about the device."""
-    long = found.known & (duration >= _LONG_NS)
+    # fewer blocks than units (-1: not recorded) never reach a rate either
+    long = found.known & (duration >= _LONG_NS) & ((blocks < 0) | (blocks >= spec.sms))
     seconds = np.maximum(duration, 1) / 1e9
     moving = found.bytes / spec.bandwidth
     computing = np.where(
@@ -381,7 +386,9 @@ def reach(found: Estimate, duration: Ints, spec: DeviceSpec) -> Reach:
     for peak in np.unique(found.peak[clear]).tolist():
         rows = clear & (found.peak == peak)
         if duration[rows].sum() >= _ENOUGH_NS:
-            by_peak[peak] = float(np.clip(_best((computing / seconds)[rows], duration[rows]), 0.1, 1.0))
+            by_peak[peak] = float(
+                np.clip(_best((computing / seconds)[rows], duration[rows]), *_ARITHMETIC_BOUNDS)
+            )
     return Reach(by_peak, memory, bool(by_peak), memory_seen)
 
 

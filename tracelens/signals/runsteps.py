@@ -6,10 +6,13 @@ waits or stalls, how long a batch takes to make.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.ingest.runlog import Fetches, RunLog
+from tracelens.ingest.tables import TrainingLog
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.loader import burst
 from tracelens.signals.signal import Signals
@@ -196,3 +199,65 @@ def _window(analysis: RankAnalysis, out: Signals) -> None:
         "quality.distortion",
         (profiled or 0.0) / (baseline or 1.0) - 1 if known else None, "share", "step log and trace", "no unprofiled steps before the window",
     )  # fmt: skip
+
+
+def log_only_signals(
+    log: RunLog | None, training: TrainingLog | None, settings: Mapping[str, object], out: Signals
+) -> None:
+    """The signals of a run without a trace: from the step log, else from a training log's printed times."""
+    if log is not None and len(log.steps):
+        plain = log.steps.plain if log.steps.plain.any() else np.ones(len(log.steps), dtype=bool)
+        durations, waits, samples = (
+            log.steps.duration_ms[plain],
+            log.steps.wait_ms[plain],
+            log.steps.samples[plain],
+        )
+        source = "step log"
+        _making(log, out)
+        if log.steps.plain.sum() >= _FEW:
+            _epochs(log, out)
+    elif training is not None and len(training):
+        durations, waits = training.step_s * 1e3, training.data_s * 1e3
+        known = np.isfinite(durations)
+        durations, waits, samples = durations[known], waits[known], np.full(int(known.sum()), np.nan)
+        source = "training log"
+    else:
+        out.missing(
+            "neither a step log nor a training log with step times",
+            "steps.mean_ms",
+            "load.saving_ms",
+            "phase.load",
+        )
+        out.add("steps.steady", 0, "count", "logs")
+        return
+    out.add("steps.source", source, None, source)
+    out.add("steps.count", int(durations.size), "count", source)
+    out.add("steps.steady", int(durations.size), "count", source)
+    if not durations.size:
+        return
+    mean = float(durations.mean())
+    out.add("steps.mean_ms", mean, "ms", source)
+    out.add("steps.median_ms", float(np.median(durations)), "ms", source)
+    out.add("steps.p95_ms", float(np.percentile(durations, 95)), "ms", source)
+    out.add("quality.step_cv", float(durations.std() / mean) if mean else None, "ratio", source)
+    waited = np.isfinite(waits)
+    if waited.any():
+        out.add("load.saving_ms", float(waits[waited].mean()), "ms", source)
+        out.add("phase.load", float(min(waits[waited].sum() / durations[waited].sum(), 1.0)), "share", source)
+        out.add("load.stalled_share", float((waits[waited] > _STALL * mean).mean()), "share", source)
+        out.add("load.burst", burst(waits[waited]), "ratio", source, "no wait in the loader")
+    out.missing("the log does not say how long steps wait for data", "load.saving_ms", "phase.load")
+    workers = settings.get("num_workers")
+    if isinstance(workers, int) and not isinstance(workers, bool):
+        out.add("load.mode", "workers" if workers else "main_process", None, "loader settings")
+    known_samples = np.isfinite(samples)
+    batch = settings.get("batch_size")
+    if known_samples.any():
+        out.add(
+            "throughput.samples_per_s",
+            float(samples[known_samples].sum() / durations[known_samples].sum() * 1e3),
+            "samples/s",
+            source,
+        )
+    elif isinstance(batch, int) and mean:
+        out.add("throughput.samples_per_s", batch / mean * 1e3, "samples/s", source)

@@ -60,8 +60,8 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         return str(error)
     if observed is None:
         return "the trace has no DataLoader events"
-    if observed.known == "upper" and not settings.num_workers:
-        return "the loader was never waited for"
+    if observed.known == "upper":
+        return "the loader was never waited for, so it only shows that it is fast enough"
     cores, known = _cores(case.signals)
     ranks = max(case.analysis.tables.world_size or 1, 1)
     local = min(ranks, 8)
@@ -164,20 +164,18 @@ def _service(case: Case, settings: LoaderSettings) -> ObservedService | None:
             running = max(1.0, settings.num_workers * share)
             return ObservedService(service * share, service * (1 - share), "measured", True, running)
     ends = (activity.host.end[rows] - low) / 1e6
-    epoch = _epoch(case)
-    if epoch and not settings.persistent_workers and epoch < rows.size:
-        ends, spans = _within_epoch(ends, spans, epoch, settings.num_workers)
-    return service_with_workers(ends, spans, settings.num_workers, share)
+    return service_with_workers(
+        ends, spans, settings.num_workers, prefetch_factor=settings.prefetch_factor,
+        epoch=_epochs(spans, _epoch(case), settings), cpu_share=share,
+    )  # fmt: skip
 
 
-def _within_epoch(
-    ends: np.ndarray, spans: np.ndarray, epoch: int, workers: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The batches of one epoch, after those that waited for the workers to start."""
+def _epochs(spans: np.ndarray, epoch: int | None, settings: LoaderSettings) -> np.ndarray | None:
+    """The epoch of each batch, where epochs are shorter than the trace: they begin where the waits gather."""
+    if epoch is None or epoch >= spans.size or settings.persistent_workers:
+        return None
     start = max(range(epoch), key=lambda offset: float(spans[offset::epoch].mean()))
-    stop = min(start + epoch, spans.size)
-    first = min(start + workers, stop - 2)
-    return ends[max(first, 0) : stop], spans[max(first, 0) : stop]
+    return (np.arange(spans.size) - start) // epoch
 
 
 def _main_cpu_share(case: Case) -> float:

@@ -108,12 +108,6 @@ def _memory(case: Case, batch: int | None) -> tuple[MemoryFit | None, float | No
         return None, capacity, peak
     peak = max(peak or 0.0, float(allocated[steady].max()))
     reserved = float(events.reserved[mine][steady].max())
-    boundaries = (
-        np.searchsorted(times[steady], analysis.steps.end[analysis.steps.first : analysis.steps.last + 1]) - 1
-        if analysis.steps.count
-        else None
-    )
-    chosen = [int(b) for b in boundaries if 0 <= b < int(steady.sum())] if boundaries is not None else None
     try:
         if batch is None:
             return None, capacity, peak
@@ -121,7 +115,6 @@ def _memory(case: Case, batch: int | None) -> tuple[MemoryFit | None, float | No
             memory_from_timeline(
                 allocated[steady],
                 batch,
-                boundaries=chosen,
                 peak_bytes=peak,
                 reserved_bytes=reserved if reserved > 0 else None,
             ),
