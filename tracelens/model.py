@@ -273,7 +273,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """A kernel (or operator) by its share of GPU time; ``limited_by`` is arithmetic, memory, small or None."""
+    """A kernel (or operator) by its share of GPU time; ``limited_by`` is arithmetic, memory, small or None.
+
+    ``basis`` says where that was read from; ``tflops_per_s`` and ``gb_per_s`` (at least) are achieved rates, where the
+    operator's shapes tell its work.
+    """
 
     name: str
     family: str | None
@@ -282,6 +286,9 @@ class KernelRow:
     share: float
     limited_by: str | None = None
     operator: str | None = None
+    tflops_per_s: float | None = None
+    gb_per_s: float | None = None
+    basis: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

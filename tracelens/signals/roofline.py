@@ -33,6 +33,7 @@ _ARITHMETIC_REACH, _MEMORY_REACH = 0.7, 0.8
 _CLEAR = 2.0  # times beyond the ridge, where there is no doubt that arithmetic limits
 _LONG_NS = 10_000  # shorter kernels never reach a rate
 _ENOUGH_NS = 200_000  # of such kernels, to read a reach off them
+_TELLING = 0.05  # and of all kernels at that peak
 _ARITHMETIC_BOUNDS = (0.2, 1.0)  # a clock throttled to a third, kernels at their usual reach
 _MEMORY_BOUNDS = (
     0.6,
@@ -368,8 +369,8 @@ def reach(found: Estimate, duration: Ints, blocks: Ints, spec: DeviceSpec) -> Re
     """How far kernels get that one rate limits beyond doubt: what the best tenth of them, by time, achieves.
 
     The best, because a badly written kernel says nothing about the device."""
-    # fewer blocks than units (-1: not recorded) never reach a rate either
-    long = found.known & (duration >= _LONG_NS) & ((blocks < 0) | (blocks >= spec.sms))
+    # less than half a wave of blocks (-1: not recorded) never reaches a rate either; persistent kernels launch one
+    long = found.known & (duration >= _LONG_NS) & ((blocks < 0) | (2 * blocks > spec.sms))
     seconds = np.maximum(duration, 1) / 1e9
     moving = found.bytes / spec.bandwidth
     computing = np.where(
@@ -385,7 +386,8 @@ def reach(found: Estimate, duration: Ints, blocks: Ints, spec: DeviceSpec) -> Re
     by_peak: dict[float, float] = {}
     for peak in np.unique(found.peak[clear]).tolist():
         rows = clear & (found.peak == peak)
-        if duration[rows].sum() >= _ENOUGH_NS:
+        spent = duration[rows].sum()
+        if spent >= _ENOUGH_NS and spent >= _TELLING * duration[found.peak == peak].sum():
             by_peak[peak] = float(
                 np.clip(_best((computing / seconds)[rows], duration[rows]), *_ARITHMETIC_BOUNDS)
             )
