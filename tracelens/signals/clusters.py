@@ -89,7 +89,7 @@ def _few(logs: Floats, depth: int) -> Ints | None:
     at = int(np.argmax(gaps)) + 1
     rest = ordered[:at] if at >= ordered.size - at else ordered[at:]
     plain = gaps[at - 1] >= np.log(_FEW_RATIO) and gaps[at - 1] >= _FEW_CLEAR * np.ptp(rest)
-    if not plain and (group_count(logs) == 1 or gaps[at - 1] < np.log(1 + WORTH)):
+    if not plain and (group_count(logs)[0] == 1 or gaps[at - 1] < np.log(1 + WORTH)):
         return None
     return np.asarray(logs >= ordered[at], dtype=np.int64)
 
@@ -99,14 +99,10 @@ def _by_vector(features: Floats) -> Ints | None:
     centred = features - features.mean(axis=0)
     _, spread, axes = np.linalg.svd(centred, full_matrices=False)
     views = [features[:, 0], *(centred @ axis for axis, s in zip(axes[:2], spread, strict=False) if s > 1e-9)]
-    # the first view that shows groups tells how many; the vectors say which step belongs where
-    for view in views:
-        count = group_count(view)
-        if count > 1:
-            found = _clusters(features, view, count)
-            if found is not None:
-                return found
-    return None
+    # the view that shows groups most clearly tells how many; the vectors say which step belongs where
+    found = [(*group_count(view), view) for view in views]
+    count, _, view = max(found, key=lambda one: (one[0] > 1, one[1]))
+    return _clusters(features, view, count) if count > 1 else None
 
 
 def _clusters(features: Floats, view: Floats, count: int) -> Ints | None:

@@ -16,19 +16,28 @@ Floats = NDArray[np.float64]
 LEVEL = 0.003  # of a test; a run has a handful of them
 _DRAWS = 2000
 _LARGEST = 200  # the threshold falls with the number of values: beyond this many the one of this many is kept
+_THIRD = 0.15
 _THIN = 64  # three groups are searched among so many quantiles
 
 
-def group_count(values: Floats) -> int:
-    """1, 2 or 3: the groups that ``values`` (n,) form. Fewer than four values are one group."""
+def group_count(values: Floats) -> tuple[int, float]:
+    """``(groups, clearness)`` of ``values`` (n,): 1, 2 or 3 groups; fewer than four values are one.
+
+    ``clearness``: how many times less they leave unexplained than noise would; above 1 for more than one group.
+    """
     if values.size < 4 or np.ptp(values) <= 1e-12:
-        return 1
+        return 1, 0.0
     ordered = np.sort(values)[None, :]
     nearest = max(n for n in _sizes() if n <= values.size)
-    two = float(explained_by_two(ordered)[0][0]) > null_quantile(nearest, 2)
-    if values.size >= 8 and float(_explained_by_three(ordered)[0]) > null_quantile(nearest, 3):
-        return 3 if _third_counts(ordered) or not two else 2
-    return 2 if two else 1
+    rest_of_two = max(1 - float(explained_by_two(ordered)[0][0]), 1e-12)
+    two = (1 - null_quantile(nearest, 2)) / rest_of_two
+    if values.size >= 8:
+        rest = max(1 - float(_explained_by_three(ordered)[0]), 1e-12)
+        three = (1 - null_quantile(nearest, 3)) / rest
+        # cutting a broad group in two takes three quarters of what it leaves unexplained; a third group takes nearly all
+        if three > 1 and rest < _THIRD * rest_of_two:
+            return 3, three
+    return (2, two) if two > 1 else (1, two)
 
 
 def best_cut(values: Floats) -> float:
@@ -67,12 +76,6 @@ def _explained_by_three(ordered: Floats) -> Floats:
         )
         best = np.maximum(best, between.max(axis=1))
     return np.asarray(best / np.maximum((centred**2).sum(axis=1), 1e-300), dtype=np.float64)
-
-
-def _third_counts(ordered: Floats) -> bool:
-    """Whether the third group takes away most of what two groups leave unexplained."""
-    two = float(explained_by_two(ordered)[0][0])
-    return float(_explained_by_three(ordered)[0]) > 1 - 0.15 * (1 - two)
 
 
 @lru_cache(maxsize=1)

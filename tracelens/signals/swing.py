@@ -54,7 +54,7 @@ def utilization_swing(analysis: RankAnalysis) -> Swing | None:
     base = analysis.tables.base_ns
     low, high = (base + t for t in analysis.tables.extent)
     known &= (log.t_ns >= low) & (log.t_ns <= high)
-    phases = {
+    phases: dict[str, Intervals] = {
         name: Intervals(part.start + base, part.end + base)
         for name, part in analysis.phases.parts.items()
         if name != "compute"
