@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +134,27 @@ def test_optimizers_that_take_turns_on_one_batch_keep_their_leader() -> None:
         for _ in range(5):
             steps.on_optimizer(second)
     assert len(agent.lines) == 10
+
+
+def test_the_parts_of_a_zero_optimizer_are_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", types.ModuleType("deepspeed"))
+    agent, steps = make()
+    optimizer = Optimizer()
+    for _ in range(4):
+        batch(steps)
+        for _ in range(7):
+            steps.on_optimizer(optimizer)
+    assert len(agent.lines) == 4
+
+
+def test_several_steps_on_one_batch_are_several_steps() -> None:
+    agent, steps = make()
+    optimizer = Optimizer()
+    for _ in range(4):
+        batch(steps)
+        for _ in range(3):
+            steps.on_optimizer(optimizer)
+    assert len(agent.lines) == 12
 
 
 def test_a_leader_that_stopped_stepping_is_replaced() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import weakref
 from collections import deque
@@ -47,6 +48,7 @@ class StepLog:
         self._leader: Optional[Callable[[], Any]] = None
         self._others = 0
         self._batches = 0  # training batches so far
+        self._stepped_at = -1
         self._rivals: Dict[
             int, int
         ] = {}  # optimizers that stepped since the leader did, and the batch they did so at
@@ -102,6 +104,9 @@ class StepLog:
             return
         self._others = 0
         self._rivals.clear()
+        if self._batches and self._batches == self._stepped_at and "deepspeed" in sys.modules:
+            return  # ZeRO steps one optimizer once for every part of the parameters
+        self._stepped_at = self._batches
         self._finish("optimizer")
 
     def _is_lost(self, rival: Any) -> bool:

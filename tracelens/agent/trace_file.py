@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import re
 import tempfile
 from typing import Any, Mapping, Optional, Tuple
 
@@ -12,14 +13,17 @@ from .redact import Redactor
 
 _CHUNK = 1 << 20
 _KERNEL = b'"cat": "kernel"'
+_HOST = re.compile(rb'("host_name": ")[^"]*(")')
 
 
 class TraceError(RuntimeError):
-    """The exported file cannot be read back."""
+    """The exported file is too large, or cannot be read back; ``plain`` is its size in plain text."""
+
+    plain = 0
 
 
-def export(profiler: Any, path: str, redactor: Redactor, limit: int) -> Tuple[int, int]:
-    """Write the profiler's trace to ``path`` (gzip); returns its size in bytes and the kernels in it.
+def export(profiler: Any, path: str, redactor: Redactor, limit: int) -> "Tuple[int, int, int]":
+    """Write the profiler's trace to ``path`` (gzip); returns its size, the kernels in it, and its size in plain text.
 
     torch writes to a node-local temporary file first. Names are taken out line by line on the way. Raises
     TraceError where the trace is larger than ``limit`` bytes uncompressed, or does not read back whole.
@@ -31,9 +35,9 @@ def export(profiler: Any, path: str, redactor: Redactor, limit: int) -> Tuple[in
         profiler.export_chrome_trace(plain)
         size = os.path.getsize(plain)
         if size > limit:
-            raise TraceError(
-                "the trace has {} MB, more than the {} MB allowed".format(size >> 20, limit >> 20)
-            )
+            error = TraceError("it has {} MB, more than the {} MB allowed".format(size >> 20, limit >> 20))
+            error.plain = size
+            raise error
         kernels = 0
         last = b""
         with open(plain, "rb") as source, gzip.open(partial, "wb", compresslevel=2) as target:
@@ -44,7 +48,7 @@ def export(profiler: Any, path: str, redactor: Redactor, limit: int) -> Tuple[in
                 last = clean.strip() or last
         _verify(partial, last)
         os.replace(partial, path)
-        return os.path.getsize(path), kernels
+        return os.path.getsize(path), kernels, size
     finally:
         for leftover in (plain, partial):
             with contextlib.suppress(FileNotFoundError):
@@ -65,23 +69,26 @@ def _lines(source: Any) -> Any:
 def _clean(block: bytes, redactor: Redactor) -> bytes:
     if redactor.off:
         return block
+    block = _HOST.sub(b"\\1<host>\\2", block)
     for pattern, word in redactor.byte_pairs:
         block = pattern.sub(word, block)
     return block
 
 
 def _verify(path: str, last: bytes) -> None:
-    """Read the file back to its end (this checks gzip's CRC) and compare its tail."""
+    """Read the file back to its end (this checks gzip's CRC); its tail must be what was written, and the list of
+    events must be closed there: on a full disk torch itself writes half a file without a word."""
     tail = b""
     with gzip.open(path, "rb") as file:
         while True:
             block = file.read(_CHUNK)
             if not block:
                 break
-            tail = (tail + block)[-4096:]
+            tail = (tail + block)[-8192:]
     end = tail.strip()
-    if not end.endswith((b"}", b"]")) or not end.endswith(last[-64:]):
-        raise TraceError("the trace file does not read back whole")
+    closed = end.endswith((b"}", b"]")) and end.rfind(b"]") > end.rfind(b'"ph"')
+    if not closed or not end.endswith(last[-64:]):
+        raise TraceError("the trace file is not whole")
 
 
 def missing_kernels(torch: Any, with_cuda: bool, environment: Mapping[str, str]) -> Optional[str]:

@@ -35,6 +35,7 @@ class Windows:
         self._index = 0
         self._bytes = 0
         self._rss = 0
+        self._step_bytes = 0.0  # of plain trace text, in the newest window
         self._durations: Deque[float] = deque(maxlen=_BASELINE)
         self._after: Optional[Dict[str, Any]] = None
         self._own = False
@@ -80,7 +81,9 @@ class Windows:
         if window is None or planned is None:
             return False
         steps = window["steps"]
-        if steps >= planned.most or (steps >= planned.least and now - window["t0"] > _LEAN_NS):
+        if steps >= planned.most or (steps + 1) * self._step_bytes > _TRACE_LIMIT / 2:
+            return True
+        if steps >= planned.least and now - window["t0"] > _LEAN_NS:
             return True
         grown = (environment.resident_bytes() or 0) - self._rss
         available = environment.available_bytes()
@@ -122,6 +125,8 @@ class Windows:
             reason = "less than 1 GB of memory is free"
         elif self._bytes > _BUNDLE_LIMIT:
             reason = "the traces of this rank already hold {} MB".format(self._bytes >> 20)
+        elif planned.least * self._step_bytes > _TRACE_LIMIT / 2:
+            reason = "one step takes {} MB of trace".format(int(self._step_bytes) >> 20)
         elif planned.kind == "stacks":
             reason = stacks_reason(agent.torch)
         if reason is None:
@@ -217,10 +222,12 @@ class Windows:
         try:
             if agent.folder is None:
                 raise OSError("no folder to write to")
-            size, kernels = trace_file.export(
+            size, kernels, plain = trace_file.export(
                 profiler, os.path.join(agent.folder, name), agent.redactor, _TRACE_LIMIT
             )
         except (OSError, RuntimeError) as error:
+            if isinstance(error, trace_file.TraceError):
+                self._step_bytes = error.plain / max(1, window["steps"])
             window.update(file=None, bytes=None, kernels=None)
             agent.warn(
                 "export",
@@ -229,6 +236,7 @@ class Windows:
             )
             return
         self._bytes += size
+        self._step_bytes = plain / max(1, window["steps"])
         window.update(file=name, bytes=size, kernels=kernels, missing_kernels_reason=None)
         if not kernels:
             reason = trace_file.missing_kernels(agent.torch, window["cuda"], os.environ)

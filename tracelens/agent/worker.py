@@ -112,9 +112,9 @@ class Workers:
 
     def _enter(self, args: Any, queue_at: int, number_at: int) -> None:
         agent = self._agent
-        agent.worker = True
-        note = multiprocessing.current_process()._config.get(NOTE)  # type: ignore[attr-defined]
-        if not agent.on or not note:
+        nested, agent.worker = agent.worker, True
+        note = multiprocessing.current_process()._config.pop(NOTE, None)  # type: ignore[attr-defined]
+        if nested or not agent.on or not note:  # a loader inside a worker is its dataset's affair
             return
         agent.folder, agent.rank = note["folder"], note["rank"]
         self.current = Worker(agent, note, args[number_at])
