@@ -21,6 +21,7 @@ WITHOUT_BUNDLE = {
     "load.quota": ("load.cores_exhausted",),
     "load.slow_samples": ("load.shallow_prefetch",),
     "load.shallow_prefetch": ("load.slow_samples",),
+    "balanced": ("healthy", "memory.bandwidth", "compute.arithmetic"),
 }
 WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 

@@ -73,10 +73,11 @@ BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024
 @lru_cache(maxsize=4096)
 def cost_ms(
     template: str, batch: int, dtype: str, device: str, sizes: tuple[tuple[str, Any], ...]
-) -> tuple[float, float]:
-    """Estimated GPU and host milliseconds of one step of a plain job."""
+) -> tuple[float, float, float]:
+    """Estimated GPU and host milliseconds of one step of a plain job, and the share of kernels that underfill."""
     plan = build(Params(template=template, batch=batch, dtype=dtype, device=device, sizes=sizes))
-    return float(plan.kernel_us.sum() + len(plan.kernels)) / 1e3, float(plan.base.sum()) / 1e3 + 0.3
+    gpu = float(plan.kernel_us.sum() + len(plan.kernels)) / 1e3
+    return gpu, float(plan.base.sum()) / 1e3 + 0.3, plan.small_us / 1e3 / gpu
 
 
 def job(
@@ -85,12 +86,15 @@ def job(
     low: float,
     high: float,
     dtypes: tuple[str, ...] = ("fp16", "bf16", "tf32", "fp32"),
+    *,
     device: str | None = None,
-    bound: float | None = None,
+    ratio: tuple[float, float] = (0.0, math.inf),
+    underfilled: float = 0.0,
 ) -> tuple[Params, float, float]:
     """A plain job whose GPU step takes ``low``..``high`` ms; returns it with its GPU and host ms.
 
-    ``bound``: least ratio of GPU to host time (a GPU-limited job has more than one).
+    ``ratio`` bounds GPU time over host time, ``underfilled`` the least share of time in kernels that do not fill
+    the GPU.
     """
     fit: list[tuple[Params, float, float]] = []
     for _attempt in range(60):
@@ -100,11 +104,12 @@ def job(
             continue
         sizes = draw_sizes(d, template)
         for batch in BATCHES:
-            g, h = cost_ms(template, batch, dtype, dev, sizes)
+            g, h, small = cost_ms(template, batch, dtype, dev, sizes)
+            if not (low <= g <= high and ratio[0] <= g / h <= ratio[1] and small >= underfilled):
+                continue
             p = Params(template=template, batch=batch, dtype=dtype, device=dev, sizes=sizes)
             net = models.build(template, batch, dtype, dev, dict(sizes))
-            full = models.fixed_bytes(net, "AdamW") + models.activation_bytes(net) > 0.8 * net.device.memory
-            if low <= g <= high and not full and (bound is None or g >= bound * h):
+            if models.fixed_bytes(net, "AdamW") + models.activation_bytes(net) <= 0.8 * net.device.memory:
                 fit.append((p, g, h))
         if len(fit) >= 3:
             break

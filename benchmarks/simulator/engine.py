@@ -35,6 +35,8 @@ from benchmarks.simulator.resources import launch_scan, stream_scan
 ROWS = 7
 GAP_US = 1.0  # typical distance of two kernels that wait for nothing
 SMALL_COPY = 64 * 1024
+STARTUP_FALL = (1.0, 0.45, 0.3, 0.25)  # the first step loads most modules
+SLICE_US = 2000.0  # a time slice of a GPU that processes share
 
 
 @dataclass(slots=True)
@@ -167,7 +169,11 @@ class Simulation:
         prof = np.where(np.isin(plan.kinds, (DISPATCH, CALL, OPT_DISPATCH, OPT_CALL)), p.profiler_us, 0.0)
         # calls into the driver spread more than Python does
         sigma = p.host_sigma * np.where(np.isin(plan.kinds, (CALL, OPT_CALL)), 1.5, 1.0)
-        host_noise = [np.exp(sigma * rng.standard_normal(m)) for _ in range(ROWS)]
+        # every item varies, and whole steps do a little
+        host_noise = [
+            np.exp(sigma * rng.standard_normal(m) + 0.2 * p.host_sigma * rng.standard_normal())
+            for _ in range(ROWS)
+        ]
         offsets = [np.concatenate(([0.0], np.cumsum(base * z))) for z in host_noise]
         prof_offsets = offsets
         if self.recording:
@@ -181,15 +187,18 @@ class Simulation:
             us[plan.kernel_kind == SMALL] = 0.0
         if "gpu_memory" in free:
             us[plan.kernel_kind == MEMORY] = 0.0
-        if p.shared_gpu and "shared_gpu" not in free:
-            us[plan.kernel_kind <= SMALL] *= 1.0 + p.shared_gpu
         latency = self.dev.launch_us if self.dev else 0.0
-        rows = [us * np.exp(p.gpu_sigma * rng.standard_normal(n)) for _ in range(ROWS + 2)]
+        rows = [
+            us * np.exp(p.gpu_sigma * rng.standard_normal(n) + 0.4 * p.gpu_sigma * rng.standard_normal())
+            for _ in range(ROWS + 2)
+        ]
         lat = [latency * (0.85 + 0.3 * rng.random(n)) for _ in range(ROWS)]
         size = int(sum(b for _, _, b in plan.net.inputs) * p.wide)
         noise = Noise.draw(p, rng)
         factor = p.straggle_x if straggling and p.straggler == "loader" else 1.0
         gaps = GAP_US * np.exp(0.3 * rng.standard_normal(n))
+        if p.shared_gpu and "shared_gpu" not in free:
+            gaps += _slices(np.where(plan.stream == 0, us, 0.0), p.shared_gpu)
         rank = Rank(
             r,
             plan,
@@ -427,7 +436,7 @@ class Simulation:
         if p.startup_steps and "startup" not in self.free:
             first = p.warm + p.window_at
             if k < first + p.startup_steps:
-                c = c + self._startup(r, len(c))
+                c = c + self._startup(r, len(c)) * STARTUP_FALL[min(max(k - first, 0), len(STARTUP_FALL) - 1)]
         return c
 
     def _startup(self, r: Rank, size: int) -> np.ndarray:
@@ -529,6 +538,17 @@ class Simulation:
         r.host = max(t0 + 2.0, last + 3.0)
         if rec is not None:
             rec.waits.append((what, item, t0, r.host))
+
+
+def _slices(us: np.ndarray, share: float) -> np.ndarray:
+    """Gaps after kernels in which another process has the GPU: ``share`` of our time, in slices of about 2 ms."""
+    done = np.cumsum(us)
+    total = float(done[-1]) if len(done) else 0.0
+    if total <= 0.0:
+        return np.zeros(len(us))
+    count = max(1, round(total / SLICE_US))
+    ends = np.searchsorted(done, total * (np.arange(count) + 1) / count - 1e-6)
+    return np.bincount(np.minimum(ends, len(us) - 1), minlength=len(us)) * (share * total / count)
 
 
 def simulate_step_us(p: Params, free: frozenset[str] = frozenset()) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from benchmarks.simulator import models
 from benchmarks.simulator.drawing import Draw, draw_sizes, job, plain_loader
-from benchmarks.simulator.engine import Simulation
+from benchmarks.simulator.engine import CPU_UNION, simulate_step_us
 from benchmarks.simulator.family_data import input_size
 from benchmarks.simulator.params import Params
 from benchmarks.simulator.plan import build
@@ -110,7 +112,7 @@ def cpu(d: Draw) -> Params:
 def saturated(
     d: Draw, group: str, dtypes: tuple[str, ...], low: float = 8, high: float = 60
 ) -> tuple[Params, float]:
-    p, g, _h = job(d, group, low, high, dtypes, bound=1.6)
+    p, g, _h = job(d, group, low, high, dtypes, ratio=(1.6, math.inf))
     # some read the loss every step, others let the host run ahead
     return plain_loader(d, p, g, d.uniform(0.15, 0.5)).but(item=d.pick(True, False)), g
 
@@ -132,7 +134,7 @@ def _precision(d: Draw) -> Params:
 
 @family_of("compute.underfilled", "kernels too small to fill the GPU; a larger batch helps")
 def _underfilled(d: Draw) -> Params:
-    p, g, _ = job(d, "recurrent", 1.0, 15, ("fp32", "tf32", "fp16", "bf16"), bound=1.15)
+    p, g, _ = job(d, "recurrent", 1.0, 15, ratio=(1.1, math.inf), underfilled=0.55)
     return plain_loader(d, p, g, d.uniform(0.1, 0.4), 4).but(
         optimizer_impl="fused", python_us=d.uniform(2, 5)
     )
@@ -188,20 +190,29 @@ def _straggler(d: Draw) -> Params:
 # nothing to win, nothing to see
 
 
-@family_of("balanced", "no class saves 8 %")
+@family_of(
+    "balanced", "no class saves 8 %: the GPU and the host, or the GPU and the loader, keep the same pace"
+)
 def _balanced(d: Draw) -> Params:
-    p, g, _h = job(d, "all", 6, 40, ("fp16", "bf16"), bound=1.3)
+    if d.pick(True, False):
+        return _level_host(d)
+    p, g, _ = job(d, "all", 6, 40, ("fp16", "bf16"), ratio=(1.3, math.inf))
     p = plain_loader(d, p, g, 1.0, d.pick(2, 3, 4, 6)).but(loader_sigma=0.02)
-    gpu = Simulation(p.but(sample_cpu_ms=0.0, sample_wait_ms=0.0, collate_ms=0.0)).run().step_us / 1e3
+    gpu = simulate_step_us(p.but(sample_cpu_ms=0.0, sample_wait_ms=0.0, collate_ms=0.0)) / 1e3
     service = gpu * p.workers * d.uniform(0.96, 1.03)
-    rest = (
-        service
-        - p.collate_ms
-        - p.sample_wait_ms * p.batch
-        - input_size(p) / 1e9 * p.ipc_us_mb
-        - input_size(p) * 2 / 12e6
-    )
+    rest = service - p.collate_ms - p.sample_wait_ms * p.batch
+    rest -= input_size(p) / 1e9 * p.ipc_us_mb + input_size(p) * 2 / 12e6
     return p.but(sample_cpu_ms=max(rest, 0.01) / p.batch)
+
+
+def _level_host(d: Draw) -> Params:
+    """Python between operators takes as long as the kernels: whichever is free, the other sets the pace."""
+    p, _, _ = job(d, "all", 4, 25, ratio=(1.3, math.inf))
+    target = simulate_step_us(p, CPU_UNION) * d.uniform(0.96, 1.02)
+    kernels_free = frozenset({"gpu_compute", "gpu_memory", "transfer"})
+    slow, fast = 200.0, 0.0
+    at_slow, at_fast = (simulate_step_us(p.but(python_us=us), kernels_free) for us in (slow, fast))
+    return p.but(python_us=max(1.0, fast + (target - at_fast) / (at_slow - at_fast) * (slow - fast)))
 
 
 @family_of("insufficient_evidence", "no kernels were recorded, or nothing but kernels")

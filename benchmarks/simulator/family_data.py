@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from benchmarks.simulator.drawing import Draw, job, plain_loader
 from benchmarks.simulator.params import Params
 from benchmarks.simulator.plan import build
@@ -174,7 +176,7 @@ def input_size(p: Params) -> int:
 
 @family_of("transfer.pageable", "copies from pageable memory, in line with the kernels")
 def _pageable(d: Draw) -> Params:
-    p, g, _h = job(d, "images", 3, 40, ("fp16", "bf16"), bound=1.2)
+    p, g, _h = job(d, "images", 3, 40, ("fp16", "bf16"), ratio=(1.2, math.inf))
     wide = d.pick(1.0, 1.0, 2.0)
     target = d.uniform(0.15, 0.5) * g
     rate = min(6.0, max(0.8, input_size(p) * wide / 1e6 / target))
@@ -183,16 +185,17 @@ def _pageable(d: Draw) -> Params:
 
 @family_of("transfer.blocking", "pinned copies that block the host")
 def _blocking(d: Draw) -> Params:
-    p, g, _h = job(d, "all", 2, 20)
+    # the host is about as slow as the GPU: stopping it at the copy costs its head start
+    p, g, _ = job(d, "all", 2, 20, ratio=(0.85, 1.6))
     width = d.pick(4, 8, 16)
-    ms = max(0.3, d.uniform(0.05, 0.4) * g)
+    ms = max(0.2, d.uniform(0.03, 0.15) * g)
     wide = max(1.0, ms * 1e6 * 8 * width / 16 / max(input_size(p), 1)) if input_size(p) > 1e6 else 1.0
-    return p.but(non_blocking=False, pcie_width=width, wide=min(wide, 4.0), dispatch=d.uniform(0.8, 1.4))
+    return p.but(non_blocking=False, pcie_width=width, wide=min(wide, 4.0))
 
 
 @family_of("transfer.link", "bytes against a narrow or slow link")
 def _link(d: Draw) -> Params:
-    p, _g, _h = job(d, "images", 2, 30, ("fp16", "bf16"), bound=1.0)
+    p, _g, _h = job(d, "images", 2, 30, ("fp16", "bf16"), ratio=(1.0, math.inf))
     return p.but(
         pcie_gen=d.pick(1, 2, 3),
         pcie_width=d.pick(1, 2, 4, 4),
@@ -213,5 +216,5 @@ def _many(d: Draw) -> Params:
 
 @family_of("transfer.serialised", "pinned, asynchronous, still in line with the kernels")
 def _serialised(d: Draw) -> Params:
-    p, _g, _h = job(d, "images", 3, 40, ("fp16", "bf16"), bound=1.2)
+    p, _g, _h = job(d, "images", 3, 40, ("fp16", "bf16"), ratio=(1.2, math.inf))
     return p.but(wide=d.pick(1.0, 2.0, 2.0, 4.0), pin_gbs=14.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from benchmarks.simulator import models
 from benchmarks.simulator.drawing import Draw, cost_ms, draw_sizes, job, plain_loader
 from benchmarks.simulator.family_compute import cpu, saturated
@@ -63,7 +65,7 @@ def _d_hidden(d: Draw) -> Params:
 
 @decoy("decoy.gpu_lag", "the GPU runs ten steps and more behind the host", kernels_limit)
 def _d_lag(d: Draw) -> Params:
-    p, g, _h = job(d, "tables", 6, 40, bound=4.0)
+    p, g, _h = job(d, "tables", 6, 40, ratio=(4.0, math.inf))
     return plain_loader(d, p, g, d.uniform(0.1, 0.3), 8).but(prefetch=4, optimizer_impl="fused")
 
 

@@ -73,6 +73,8 @@ def gpu_samples(run: Run, rank: int) -> list[GpuSample]:
     total = max(plan.kernel_us.sum(), 1.0)
     memory = plan.memory_us / total
     used = int((plan.fixed + plan.activations) * 1.12) + (420 << 20)
+    if p.shared_gpu:
+        used += dev.memory // 4  # the neighbour's
     out = []
     warm = run.sim.p.throttle_from
     throttle_at = r.logs[min(warm, len(r.logs) - 1)].begin if p.clock < 1.0 else np.inf
@@ -88,7 +90,7 @@ def gpu_samples(run: Run, rank: int) -> list[GpuSample]:
         if p.ranks > 1:
             util = max(util, min(1.0, s + 0.02))
         if p.shared_gpu:
-            util = min(1.0, util + 0.3 * p.shared_gpu)
+            util = 1.0  # the neighbour runs whenever we do not
         throttled = t >= throttle_at
         clock = int(dev.clock_mhz * (clock_ratio if throttled else 1.0) / 15) * 15
         idle = util < 0.02
