@@ -1,0 +1,14 @@
+"""OMP_NUM_THREADS=16 on two cores: the threads of every operator wait for each other."""
+
+import torch
+from common import options, train
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+args = options(__doc__)
+data = TensorDataset(torch.rand(16 * args.steps, 3, 64, 64), torch.randint(0, 10, (16 * args.steps,)))
+model = nn.Sequential(
+    nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10),
+)  # fmt: skip
+train(DataLoader(data, batch_size=16), model, args.steps)
