@@ -80,6 +80,7 @@ class Loader:
     _clock: float = 0.0
     _tick: int = 0
     _alive: bool = False
+    _work: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         p = self.p
@@ -97,6 +98,8 @@ class Loader:
 
     def work(self, batch: int) -> tuple[float, float, float, float]:
         """Storage latency (us), bytes read, CPU (us), bytes moved through host memory, for one batch."""
+        if batch in self._work:
+            return self._work[batch]
         p = self.p
         i = batch % len(self.noise.cpu)
         slow = 1.0
@@ -114,7 +117,8 @@ class Loader:
             cpu = 0.0
         if "loader_io" in self.free:
             wait, read = 0.0, 0.0
-        return wait * self.factor, read, cpu * self.factor, self.batch_bytes * p.touch
+        self._work[batch] = (wait * self.factor, read, cpu * self.factor, self.batch_bytes * p.touch)
+        return self._work[batch]
 
     @property
     def depth(self) -> int:
@@ -226,8 +230,9 @@ class Loader:
         return self.p.slow_worker if w == 0 and "outliers" not in self.free else 1.0
 
     def _peek(self) -> float:
-        at = self._heap[0][0] if self._heap else float("inf")
-        return min(at, *(s.next_time() for s in self._shared))
+        a, b, c = self._shared
+        first = min(a.due, b.due, c.due)
+        return min(first, self._heap[0][0]) if self._heap else first
 
     def _advance(self, t: float) -> None:
         while (at := self._peek()) <= t:
@@ -244,7 +249,8 @@ class Loader:
             else:
                 self._shared[READ].add(at, self.work(arg.batch)[1], arg)
             return
-        which = min(range(3), key=lambda i: self._shared[i].next_time())
+        read, compute, copy = (s.due for s in self._shared)
+        which = READ if read <= compute and read <= copy else COMPUTE if compute <= copy else COPY
         f: Fetch = self._shared[which].pop(at)  # type: ignore[assignment]
         if which == READ:
             f.waited = at - f.phase_at

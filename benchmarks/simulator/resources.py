@@ -9,6 +9,7 @@ kernel for its launch and for the kernel before it.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from itertools import count
 
@@ -27,6 +28,8 @@ class Shared:
         self._virtual = 0.0
         self._at = 0.0
         self._order = count()
+        self.due = math.inf
+        """When the next task finishes if nothing else arrives; infinity when idle."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -36,23 +39,25 @@ class Shared:
             self._virtual += self._rate(len(self._heap)) * (t - self._at)
         self._at = max(self._at, t)
 
+    def _plan(self) -> None:
+        if self._heap:
+            left = max(self._heap[0][0] - self._virtual, 0.0)
+            self.due = self._at + left / self._rate(len(self._heap))
+        else:
+            self.due = math.inf
+
     def add(self, t: float, work: float, task: object) -> None:
         """A task with ``work`` to do arrives at ``t`` (never before the last event)."""
         self._advance(t)
         heapq.heappush(self._heap, (self._virtual + work, next(self._order), task))
-
-    def next_time(self) -> float:
-        """When the next task finishes if nothing else arrives; infinity when idle."""
-        if not self._heap:
-            return float("inf")
-        left = self._heap[0][0] - self._virtual
-        return self._at + max(left, 0.0) / self._rate(len(self._heap))
+        self._plan()
 
     def pop(self, t: float) -> object:
-        """Remove and return the task that finishes at ``t`` (``next_time()``)."""
+        """Remove and return the task that finishes at ``t`` (``due``)."""
         self._advance(t)
         finish, _, task = heapq.heappop(self._heap)
         self._virtual = max(self._virtual, finish)
+        self._plan()
         return task
 
 

@@ -13,7 +13,7 @@ from benchmarks.simulator.resources import Shared, capped, cores, launch_scan, s
 def _drain(shared: Shared) -> list[tuple[float, object]]:
     out = []
     while len(shared):
-        at = shared.next_time()
+        at = shared.due
         out.append((at, shared.pop(at)))
     return out
 
@@ -36,7 +36,7 @@ def test_a_late_task_slows_the_first_only_while_both_run() -> None:
 def test_one_task_never_exceeds_its_own_rate() -> None:
     storage = Shared(capped(1000.0, 50.0))
     storage.add(0.0, 500.0, "x")
-    assert storage.next_time() == pytest.approx(10.0)
+    assert storage.due == pytest.approx(10.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.1, 100)), min_size=1, max_size=12))
@@ -47,7 +47,7 @@ def test_work_is_conserved(jobs: list[tuple[float, float]]) -> None:
     served, busy, at = 0, 0.0, 0.0
     pending = list(arrivals)
     while pending or len(shared):
-        nxt = shared.next_time()
+        nxt = shared.due
         if pending and pending[0][0] <= nxt:
             t, work = pending.pop(0)
             busy += (t - at) if len(shared) else 0.0
