@@ -66,7 +66,7 @@ def replay(
     arrivals = _Arrivals(graph, scenarios, service, workers, ahead)
     latency, between, queue = graph.timing.latency_ns, graph.timing.gap_ns, graph.timing.queue
     host = np.zeros(count)
-    stream_end = [np.full(count, backlog if backlog > 0 else _NEVER) for backlog in graph.backlog]
+    stream_end = _queued_before(graph, duration)
     hidden = graph.hidden.tolist()
     activities = graph.duration.size
     ended = np.zeros((activities, count))
@@ -111,12 +111,12 @@ def replay(
                 host = at + call[i]
                 if targets[i] >= 0:
                     host = maximum(host, ended[targets[i]] + slack[i] + waits[i])
-        np.maximum.accumulate(done, axis=0, out=done)
-        edges = np.vstack((before[None, :], done))
+        # a step that launched nothing ends with the one before it
+        edges = np.maximum.accumulate(np.vstack((before[None, :], done)), axis=0)
         measured = np.diff(edges, axis=0).T
         if number == 0:
             recorded = measured
-        before = done[-1].copy()
+        before = done.max(axis=0)
     return Replayed(measured.mean(axis=1), measured, recorded)
 
 
@@ -137,6 +137,20 @@ def _weights(graph: Graph, scenarios: Sequence[Scenario]) -> tuple[Floats, Float
     free_allocation = host[1]
     call[graph.kind == CALL] = graph.call[graph.kind == CALL][:, None] * free_allocation[None, :]
     return graph.gap @ host, call, duration * device[graph.work]
+
+
+def _queued_before(graph: Graph, duration: Floats) -> list[Floats]:
+    """When each stream is free of work queued before the replay: work like the stream's own, so it shrinks with that.
+
+    Left as recorded, a deep queue would outlast all passes of a scenario with free kernels and hide the host's pace.
+    """
+    ends = []
+    for stream, backlog in enumerate(graph.backlog):
+        mine = graph.stream == stream
+        today = graph.duration[mine].sum()
+        left = duration[mine].sum(axis=0) / today if today > 0 else np.ones(duration.shape[1])
+        ends.append(np.where((backlog > 0) & (left > 0), backlog * left, _NEVER))
+    return ends
 
 
 def _wait_switches(graph: Graph, scenarios: Sequence[Scenario]) -> Floats:
