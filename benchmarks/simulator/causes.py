@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.simulator import models
+from benchmarks.simulator.hardware import DEVICES
 from benchmarks.simulator.params import Params
 
 if TYPE_CHECKING:
@@ -201,4 +202,4 @@ def _gpu_cause(t: Truth, ask: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def _supported(p: Params, dtype: str) -> bool:
-    return models.DEVICES[p.device or "V100"].supports(dtype)
+    return DEVICES[p.device or "V100"].supports(dtype)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.simulator import models
+from benchmarks.simulator.hardware import DEVICES
 from benchmarks.simulator.params import Params
 from benchmarks.simulator.plan import build
 
@@ -100,7 +101,7 @@ def job(
     for _attempt in range(60):
         template, dev = d.kind(group), device or d.kind("devices")
         dtype = d.pick(*dtypes)
-        if not models.DEVICES[dev].supports(dtype):
+        if not DEVICES[dev].supports(dtype):
             continue
         sizes = draw_sizes(d, template)
         for batch in BATCHES:

@@ -217,7 +217,7 @@ class Simulation:
         """How much longer operators take than on enough idle cores."""
         p = self.p
         if "threads" in self.free or p.main_threads <= p.cores:
-            return max(1.0, min(p.main_threads, 8) ** -0.6)
+            return float(min(p.main_threads, 8) ** -0.6)
         over = p.main_threads / p.cores - 1.0
         return float(min(p.cores, 8) ** -0.6 * (1.0 + p.thread_penalty * over))
 

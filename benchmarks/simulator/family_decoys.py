@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.simulator import models
 from benchmarks.simulator.drawing import Draw, cost_ms, draw_sizes, job, plain_loader
 from benchmarks.simulator.family_compute import cpu, saturated
 from benchmarks.simulator.family_data import main_process, too_few
+from benchmarks.simulator.hardware import DEVICES
 from benchmarks.simulator.params import Params
 from benchmarks.simulator.plan import build
 from benchmarks.simulator.registry import decoy, kernels_limit
@@ -77,7 +77,7 @@ def _d_lag(d: Draw) -> Params:
 def _d_tiny(d: Draw) -> Params:
     dev = d.kind("fast")
     dtype = d.pick("fp16", "bf16", "fp32")
-    dtype = dtype if models.DEVICES[dev].supports(dtype) else "fp32"
+    dtype = dtype if DEVICES[dev].supports(dtype) else "fp32"
     template = d.kind("all")
     p = Params(
         template=template, sizes=draw_sizes(d, template), device=dev, dtype=dtype, batch=d.pick(1, 2, 4)

@@ -135,7 +135,7 @@ class Loader:
         if "cores" in self.free:
             return 1.0
         threads = 1 if "threads" in self.free else self.p.worker_threads
-        return max(1.0, (self.active * threads + 1.0) / self.p.cores) ** 0.7
+        return float(max(1.0, (self.active * threads + 1.0) / self.p.cores) ** 0.7)
 
     def begin_epoch(self, t: float, batches: int) -> float:
         """``iter(loader)`` at ``t``: start or wake the workers, prime their queues; returns when done."""

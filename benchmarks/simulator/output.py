@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.simulator.kineto import Window, write_trace_file
+from benchmarks.simulator.kineto import write_trace_file
 from benchmarks.simulator.run import Run
 from benchmarks.simulator.timelines import gpu_csv, gpu_jsonl, gpu_uuid, host_rows
+from benchmarks.simulator.trace_writer import Window
 
 
 def _lines(path: Path, rows: list[dict[str, Any]]) -> None:

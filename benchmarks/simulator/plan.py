@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.simulator import models
 from benchmarks.simulator.ops import Kernel, Net, Op, elem_bytes, near_ridge, pointwise, time_us, type_name
+from benchmarks.simulator.optimizers import step_ops
 from benchmarks.simulator.params import Params
 
 PY, DISPATCH, CALL, OPT_DISPATCH, OPT_CALL, ALLOC, CPU = range(7)
@@ -270,86 +271,13 @@ def _all_reduce(b: _Builder, p: Params, size: float) -> None:
 
 def _optimizer(b: _Builder, p: Params) -> None:
     b.opt = True
-    name = f"Optimizer.step#{p.optimizer}.step"
     first = b.item(OPT_DISPATCH, 25.0 * p.dispatch)
     at = len(b.events)
-    b.events.append(OpEvent(name, MAIN, first, 0, 0, 1, annotation=True))
-    es = elem_bytes(p.dtype)
-    numels = []
-    for shape in b.net.params:
-        n = 1
-        for s in shape:
-            n *= s
-        numels.append(n)
-    total = sum(numels)
-    if p.optimizer_impl == "fused":
-        fn = f"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<{p.dtype}, 4>, float, double, double>"  # noqa: E501
-        chunks = max(1, -(-len(numels) // 36))
-        for _i in range(chunks):
-            k = Kernel(
-                fn,
-                12.0 * total / chunks,
-                7.0 * total / chunks * es,
-                blocks=max(1, total // chunks // 8192),
-                threads=512,
-            )
-            b.op(Op(("aten::_fused_adamw_",), (k,), ((),), type_name(p.dtype)), MAIN)
-    elif p.optimizer_impl == "foreach":
-        steps = {
-            "AdamW": (
-                "_foreach_mul_",
-                "_foreach_lerp_",
-                "_foreach_mul_",
-                "_foreach_addcmul_",
-                "_foreach_div",
-                "_foreach_sqrt",
-                "_foreach_div_",
-                "_foreach_add_",
-                "_foreach_addcdiv_",
-            ),
-            "SGD": ("_foreach_mul_", "_foreach_add_", "_foreach_add_"),
-        }[p.optimizer]
-        chunks = max(1, -(-len(numels) // 110))
-        for s in steps:
-            fn = f"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<2>, at::native::(anonymous namespace)::{s.strip('_').title().replace('_', '')}Functor<float, 2, 1, 1>, std::plus<float>, float>"  # noqa: E501
-            ks = tuple(
-                Kernel(
-                    fn,
-                    2.0 * total / chunks,
-                    3.0 * total / chunks * es,
-                    blocks=max(1, total // chunks // 4096),
-                    threads=512,
-                )
-                for _i in range(chunks)
-            )
-            b.item(OPT_DISPATCH, 0.25 * len(numels) * p.dispatch)
-            b.op(Op((f"aten::{s}",), ks, ((),), type_name(p.dtype)), MAIN)
-    else:
-        per = {
-            "AdamW": (
-                ("mul_", 2),
-                ("lerp_", 3),
-                ("mul_", 2),
-                ("addcmul_", 3),
-                ("sqrt", 2),
-                ("div_", 2),
-                ("add_", 2),
-                ("addcdiv_", 3),
-            ),
-            "SGD": (("mul_", 2), ("add_", 3), ("add_", 3)),
-        }[p.optimizer]
-        for n, shape in zip(numels, b.net.params, strict=True):
-            b.python(4.0 * p.dispatch)
-            for s, inputs in per:
-                b.op(
-                    Op(
-                        (f"aten::{s}",),
-                        (pointwise(f"{s.strip('_')}_functor", n, p.dtype, inputs),),
-                        (shape,),
-                        type_name(p.dtype),
-                    ),
-                    MAIN,
-                )
+    b.events.append(OpEvent(f"Optimizer.step#{p.optimizer}.step", MAIN, first, 0, 0, 1, annotation=True))
+    for us, op in step_ops(b.net, p.optimizer, p.optimizer_impl):
+        if us:
+            b.item(OPT_DISPATCH, us * p.dispatch)
+        b.op(op, MAIN)
     b.events[at].last = b.item(OPT_DISPATCH, 8.0 * p.dispatch) + 1
     b.opt = False
 

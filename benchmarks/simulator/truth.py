@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.simulator import models
 from benchmarks.simulator.causes import SECTIONS, THRESHOLD, WITHOUT_BUNDLE, WORKERS, cause_of, share
 from benchmarks.simulator.engine import CPU_UNION, Simulation, simulate_step_us
+from benchmarks.simulator.hardware import DEVICES
 from benchmarks.simulator.params import Params
 
 WASTE = {"cpu": CPU_UNION, "h2d_copy": frozenset({"transfer"}), "communication": frozenset({"comm"})}
@@ -254,7 +255,7 @@ def add_settings(t: Truth) -> Truth:
         )
         sizes = sorted({max(1, p.batch // 2), p.batch, 2 * p.batch, 4 * p.batch})
         values = {}
-        capacity = models.DEVICES[p.device].memory
+        capacity = DEVICES[p.device].memory
         for b in sizes:
             q = p.but(batch=b, epoch_batches=max(1, p.epoch_batches * p.batch // b))
             peak = peak_bytes(q)
