@@ -153,6 +153,40 @@ def record(
     raise typer.Exit(outcome.code)
 
 
+@app.command()
+def compare(
+    before: Annotated[
+        Path, typer.Argument(metavar="BEFORE", help="A bundle, trace or report.html, or a folder of repeated runs.")
+    ],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="The same, recorded after the change.")],
+    markdown: Annotated[
+        str | None,
+        _option("--markdown", metavar="FILE", help="Write a Markdown block for a pull request; - for stdout."),
+    ] = None,
+    output: Annotated[
+        Path | None, _option("-o", "--output", metavar="FILE.html", help="Write the comparison as HTML.")
+    ] = None,
+    rules: _RulesDirs = None,
+) -> None:  # fmt: skip
+    """What a change did: speed, phases, verdicts, and each prediction beside what was measured.
+
+    Exit code 1 where the two cannot be judged against each other (different hardware, too few steps).
+    """
+    from tracelens.check.compare import compare_paths
+    from tracelens.check.views import html_text, markdown_text, terminal_text
+    from tracelens.reporting import emit, write_file
+
+    found = compare_paths(before, after, tuple(rules or ()))
+    if output is not None:
+        write_file(output, html_text(found))
+    if markdown:
+        emit(markdown, markdown_text(found))
+    if markdown != "-":
+        color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        typer.echo(terminal_text(found, color=color))
+    raise typer.Exit(1 if found.outcome in ("not comparable", "unknown") else 0)
+
+
 @rules_app.command("list")
 def rules_list(
     rules: _RulesDirs = None,

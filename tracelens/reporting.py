@@ -44,16 +44,16 @@ def run_report(options: ReportOptions) -> Result:
     target = options.output or home / name
     if options.output is None and not os.access(home if home.exists() else home.parent, os.W_OK):
         target = Path.cwd() / name
-    _write(target, html_report(result, lang=options.lang))
+    write_file(target, html_report(result, lang=options.lang))
     quiet = "-" in (options.json_file, options.markdown)
     if options.json_file:
-        _emit(options.json_file, json_text(result))
+        emit(options.json_file, json_text(result))
     if options.markdown:
-        _emit(options.markdown, markdown_block(result))
+        emit(options.markdown, markdown_block(result))
     if options.perfetto:
         from tracelens.render.perfetto import perfetto_json
 
-        _write(options.perfetto, perfetto_json(result))
+        write_file(options.perfetto, perfetto_json(result))
     if not quiet:
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(terminal_summary(result, color=color))
@@ -76,15 +76,16 @@ def _result(options: ReportOptions) -> tuple[Result, Path, str]:
     return analyse(run, options.rules), run.home, run.report_name
 
 
-def _emit(where: str, text: str) -> None:
+def emit(where: str, text: str) -> None:
+    """Text to a file, or to stdout for ``-``. Raises OutputError."""
     if where == "-":
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
     else:
-        _write(Path(where), text if text.endswith("\n") else text + "\n")
+        write_file(Path(where), text if text.endswith("\n") else text + "\n")
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Writes a whole file or none of it. Raises OutputError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -190,7 +190,9 @@ def _confounders(changes: Iterable[Change], before: Run) -> Iterable[str]:
     names = [
         change.name
         for change in changes
-        if change.group in ("settings", "versions") and change.name not in wanted and change.name != "tracelens"
+        if change.group in ("settings", "versions")
+        and change.name not in wanted
+        and change.name != "tracelens"
     ]
     if names:
         yield f"also changed: {', '.join(names)}; the measured speed-up includes that"

@@ -121,7 +121,9 @@ def _judged(row: Confirmation, measured: Measured | None) -> Confirmation:
 def _joint(plan: Plan | None, applied: list[Confirmation], measured: Measured | None) -> Confirmation:
     names = [row.parameter for row in applied]
     values: Mapping[str, object] = {row.parameter: row.suggested for row in applied}
-    row = Confirmation(" + ".join(names), values, {r.parameter: r.found for r in applied}, "as suggested", None, None)
+    row = Confirmation(
+        " + ".join(names), values, {r.parameter: r.found for r in applied}, "as suggested", None, None
+    )
     whole = plan is not None and set(plan.parameters) == set(names)
     if whole and plan is not None and all(one.status == "as suggested" for one in applied):
         row = dataclasses.replace(row, predicted=plan.predicted_speedup, interval=plan.interval)

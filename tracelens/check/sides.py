@@ -15,7 +15,13 @@ from tracelens.ingest.discover import discover
 from tracelens.ingest.facts import bundle_facts
 from tracelens.model import Result
 
-_PLACE = {"loader", "file", "line", "cpu_count", "shards"}  # where a loader stands in the code, not what it is
+_PLACE = {
+    "loader",
+    "file",
+    "line",
+    "cpu_count",
+    "shards",
+}  # where a loader stands in the code, not what it is
 
 
 @dataclass(frozen=True)
