@@ -2,10 +2,10 @@
 
     python benchmarks/overhead.py [--repeats 3] [--steps-ms 5 20 100] [--workers 0 2 4]
 
-``plain`` and ``recorded`` are medians over runs of a run's median step outside profiled windows, as the script itself
+``plain`` and ``recorded`` are medians over runs of the median step outside profiled windows, as the script itself
 measures them; the aim is at most max(1 %, 0.1 ms) more. ``p10`` compares the runs' fastest tenths in the same way: on
-a machine that others use too it tells the recorder's cost from theirs. Further lines: the total wall cost of a default recording, a Python process that
-never imports torch, and what the hooks cost in a loop of empty steps.
+a machine that others use too it tells the recorder's cost from theirs. The wall times are of the whole command.
+Further lines: a Python process that never imports torch, and what the hooks cost in a loop of empty steps.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ def main() -> None:
             f"device: {rows[0].device}; {os.cpu_count()} cores; {args.repeats} alternating runs each, medians\n"
         )
         print(
-            "| step ms | workers | plain ms | recorded ms | added ms | allowed ms | ok | added p10 ms | wall s | recorded wall s |"
+            "| step ms | workers | plain ms | recorded ms | added ms | allowed ms | ok | added p10 ms "
+            "| wall s | recorded wall s |"
         )
         print("|---:|---:|---:|---:|---:|---:|:--|---:|---:|---:|")
         for row in rows:

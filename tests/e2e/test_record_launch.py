@@ -213,6 +213,15 @@ def test_stop_after_ends_the_job_cleanly(tmp_path: Path) -> None:
     assert [window["kind"] for window in rank.windows if window["complete"]] == ["lean", "shapes", "stacks"]
 
 
+def test_stop_after_ends_all_ranks_at_the_same_step(tmp_path: Path) -> None:
+    recorded = record(
+        tmp_path, str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", DDP, "5000", stop_after=15
+    )
+    assert recorded.code == 0, recorded.stderr
+    assert ranks(recorded.path) == [(0, 15), (1, 15)]
+    assert recorded.stderr.count("stopping the job after 15 steps") == 1
+
+
 def test_without_traces_or_stacks(tmp_path: Path) -> None:
     recorded = record(tmp_path, PYTHON, TRAIN, "--steps", "50", stacks=False)
     assert [window["kind"] for window in recorded.bundle.ranks[0].windows] == ["lean", "shapes"]

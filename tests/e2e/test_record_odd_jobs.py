@@ -194,6 +194,30 @@ def test_a_bundle_that_this_machine_cannot_see_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_loader_inside_a_dataset_is_part_of_the_outer_one(tmp_path: Path) -> None:
+    recorded = run(
+        tmp_path,
+        """
+class Nested(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return torch.stack([x.sum() for (x,) in DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2)])
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x, y in zip(DataLoader(Nested(), batch_size=2, num_workers=1), DataLoader(Nested(), batch_size=2)):
+    model(x).sum().backward()
+    optimizer.step()
+""",
+    )
+    (rank,) = recorded.bundle.ranks
+    assert {line["loader"] for line in rank.loader} == {0, 1}
+    assert sum(line["event"] == "batch" for line in rank.loader) == 24
+    assert {step["samples"] for step in rank.steps} == {4}
+    assert {line["loader"] for line in rank.workers} == {0}
+    assert all(step["wait_ms"] <= (step["t1"] - step["t0"]) / 1e6 for step in rank.steps)
+
+
 def test_training_in_a_thread(tmp_path: Path) -> None:
     recorded = run(
         tmp_path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from typing import Any, Optional
@@ -139,8 +140,27 @@ class Recorder:
             Finalize(None, self.finish, exitpriority=100)
 
     def _at_exit(self) -> None:
-        if os.getpid() == self.agent.pid:
-            self.finish()
+        if os.getpid() != self.agent.pid:
+            return
+        self.finish()
+        if self.steps.stopped and not isinstance(getattr(sys, "last_value", None), BaseException):
+            self._leave_gloo()
+
+    def _leave_gloo(self) -> None:
+        """After --stop-after: gloo's threads abort a process now and then that ends with its group alive. What
+        the job and its libraries registered at exit has run by now; multiprocessing's part is done here."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return
+        if distributed.get_backend() != "gloo":
+            return
+        from multiprocessing.util import _exit_function  # type: ignore[attr-defined]
+
+        _exit_function()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(0)
 
     def finish(self) -> None:
         """Export an open window, write what is pending. Later calls do nothing."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import multiprocessing
+import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .batch import describe
 from .fetch import Meter, wrap
@@ -43,6 +44,7 @@ class Loaders:
         self._windows = windows
         self._settings = settings
         self._workers = workers
+        self._inside: Set[int] = set()  # threads that are in a next
         self._count = 0
         self._places: Dict[int, Place] = {}
         self._epochs: Dict[int, int] = {}
@@ -58,7 +60,8 @@ class Loaders:
             kind.fetch = wrap(kind.fetch, self._fetched, lambda error: self._agent.fail("fetch", error))
 
     def _live(self) -> bool:
-        return self._agent.on and not self._agent.worker
+        """Loaders that a dataset iterates inside another loader's ``next`` are part of that ``next``."""
+        return self._agent.on and not self._agent.worker and threading.get_ident() not in self._inside
 
     # -- construction --------------------------------------------------------------------------------
 
@@ -180,12 +183,16 @@ class Loaders:
                 before = self._before_next(iterator)
             except Exception as error:
                 self._agent.fail("next", error)
+            thread = threading.get_ident()
+            self._inside.add(thread)
             try:
                 data = original(iterator)
             except BaseException as error:
                 if before is not None:
                     self._no_batch(before, error)
                 raise
+            finally:
+                self._inside.discard(thread)
             if before is not None:
                 try:
                     self._after_next(iterator, before, data)

@@ -213,6 +213,11 @@ class StepLog:
         """In a forked child: its steps begin anew."""
         self.__init__(self._agent, self._boundary, self._close, self._replan)  # type: ignore[misc]
 
+    @property
+    def stopped(self) -> bool:
+        """Whether --stop-after ended the job."""
+        return self._refused > 0
+
     def finish(self) -> None:
         """At the end of the process: steps that only the loader saw, where nothing else ever stepped."""
         if self.source is None and self._pending and self._agent.active:
