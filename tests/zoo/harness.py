@@ -1,0 +1,126 @@
+"""Records a zoo job as a user does, diagnoses the bundle, repairs the job, and compares."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.zoo.catalog import Job
+from tracelens.check.compare import compare
+from tracelens.check.comparison import Comparison
+from tracelens.check.sides import Side, load_side
+from tracelens.model import Result
+
+_DROPPED = ("TRACELENS_", "SLURM_", "OMP_", "MKL_", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the report promises for the settings that are tried: speed-up and interval, None where it does not."""
+
+    speedup: float | None
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A job before and after its repair. ``tried`` are the ``--set`` texts or the switch that repaired it."""
+
+    job: Job
+    before: Result
+    comparison: Comparison
+    tried: tuple[str, ...]
+    advised: bool
+    prediction: Prediction
+
+    @property
+    def right_cause(self) -> bool:
+        """Whether the verdict names the job's fault."""
+        return self.before.verdict.cause in self.job.causes
+
+    @property
+    def measured(self) -> float | None:
+        """Measured speed-up."""
+        return self.comparison.measured.ratio if self.comparison.measured else None
+
+    @property
+    def inside(self) -> bool:
+        """Whether what was measured lies in the promised interval."""
+        interval, measured = self.prediction.interval, self.measured
+        return interval is not None and measured is not None and interval[0] <= measured <= interval[1]
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the predicted speed-up; None without a prediction."""
+        if self.prediction.speedup is None or not self.measured:
+            return None
+        return abs(self.prediction.speedup / self.measured - 1)
+
+
+def record(
+    job: Job,
+    out: Path,
+    sets: Sequence[str] = (),
+    *,
+    repaired: bool = False,
+    trace: bool = True,
+    steps: int | None = None,
+) -> Path:
+    """Record the job into ``out``. Raises RuntimeError with the job's output where it fails."""
+    argv = [sys.executable, "-m", "tracelens", "record", "--out", str(out)]
+    for text in sets:
+        argv += ["--set", text]
+    if not trace:
+        argv.append("--no-trace")
+    argv += ["--", *job.command(sys.executable, repaired=repaired, steps=steps)]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(_DROPPED)}
+    environment.update(job.env)
+    root = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode:
+        raise RuntimeError(f"{job.name} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return out
+
+
+def advice(job: Job, result: Result) -> tuple[tuple[str, ...], bool, Prediction]:
+    """What to try: the report's own plan where it has the job's parameter in it, else what is known to help."""
+    if not job.sets:
+        return (), False, Prediction(None, None)
+    plan = result.plan
+    if plan is not None and job.parameter in plan.parameters:
+        return _texts(plan.set_flags), True, Prediction(plan.predicted_speedup, plan.interval)
+    for one in result.recommendations:
+        if one.parameter == job.parameter and one.set_flag:
+            return _texts((one.set_flag,)), True, Prediction(one.predicted_speedup, one.interval)
+    return job.sets, False, Prediction(None, None)
+
+
+def _texts(flags: Sequence[str]) -> tuple[str, ...]:
+    return tuple(flag.removeprefix("--set").strip() for flag in flags)
+
+
+def run(job: Job, folder: Path, *, steps: int | None = None, repeats: int = 1) -> Outcome:
+    """The whole round for one job below ``folder``: record, diagnose, repair, record again, compare.
+
+    More ``repeats`` record both sides so often, in turn, so that a busy moment hits both.
+    """
+    before = [record(job, folder / "before" / "run0", steps=steps)]
+    result = load_side(before[0]).first.result
+    sets, advised, prediction = advice(job, result)
+    repaired = not job.sets and job.switch is not None
+    after = [record(job, folder / "after" / "run0", sets, repaired=repaired, steps=steps)]
+    for number in range(1, repeats):
+        before.append(record(job, folder / "before" / f"run{number}", steps=steps))
+        after.append(record(job, folder / "after" / f"run{number}", sets, repaired=repaired, steps=steps))
+    comparison = compare(_side("before", before), _side("after", after))
+    tried = sets or ((job.switch,) if job.switch else ())
+    return Outcome(job, result, comparison, tried, advised, prediction)
+
+
+def _side(name: str, bundles: Sequence[Path]) -> Side:
+    return Side(name, tuple(load_side(one).first for one in bundles))
