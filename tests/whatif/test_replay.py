@@ -271,7 +271,9 @@ def test_cheaper_calls_shorten_calls_only() -> None:
 # --- the loader -------------------------------------------------------------------------------------------------------
 
 
-def fed(there: list[float], workers: int, consume: float = 0.1 * MS, asked: list[float] | None = None) -> g.Graph:
+def fed(
+    there: list[float], workers: int, consume: float = 0.1 * MS, asked: list[float] | None = None
+) -> g.Graph:
     """Steps that ask for a batch and launch one kernel; ``there``: when each batch was had, in ms."""
     made = Maker()
     before = 0.0
@@ -359,7 +361,11 @@ def graphs(draw: st.DrawFn) -> g.Graph:
         for _ in range(draw(st.integers(1, 6))):
             what = draw(st.sampled_from(["launch", "launch", "copy", "sync", "allocation"]))
             if what == "sync" and made.activities:
-                made.sync(draw(st.integers(0, len(made.activities) - 1)), draw(LENGTH), slack=float(draw(st.integers(0, 9))))
+                made.sync(
+                    draw(st.integers(0, len(made.activities) - 1)),
+                    draw(LENGTH),
+                    slack=float(draw(st.integers(0, 9))),
+                )
             elif what == "allocation":
                 made.allocation(draw(LENGTH), draw(LENGTH))
             elif what == "copy":
@@ -430,5 +436,7 @@ def test_a_pass_takes_at_least_every_stream_and_at_most_everything_in_a_row(grap
     )
     slack = np.maximum(graph.slack, 0).sum()
     latency = (graph.timing.latency_ns + graph.timing.gap_ns) * graph.duration.size
-    everything = graph.gap.sum() + graph.call.sum() + graph.duration.sum() + graph.hidden.sum() + slack + latency
+    everything = (
+        graph.gap.sum() + graph.call.sum() + graph.duration.sum() + graph.hidden.sum() + slack + latency
+    )
     assert busiest - 1e-6 <= step <= everything + graph.timing.gap_ns * graph.duration.size + 1e-6
