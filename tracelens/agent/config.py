@@ -30,6 +30,7 @@ class Config(NamedTuple):
     bundle: str
     settings: List[Setting]
     stop_after: Optional[int] = None
+    probe: Optional[float] = None  # seconds for measuring the loader alone before the first batch
     trace: bool = True
     stacks: bool = True
     sensitive: bool = False

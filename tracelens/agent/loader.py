@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from .batch import describe
 from .fetch import Meter, wrap
 from .portrait import Place, caller, loader_line
+from .probe import probe
 from .runtime import Agent
 from .settings import Settings
 from .steps import StepLog
@@ -46,6 +47,7 @@ class Loaders:
         self._workers = workers
         self._inside: Set[int] = set()  # threads that are in a next
         self._count = 0
+        self._probed = False
         self._places: Dict[int, Place] = {}
         self._epochs: Dict[int, int] = {}
 
@@ -108,6 +110,7 @@ class Loaders:
         def __iter__(loader: Any) -> Any:  # noqa: N807
             if not self._live():
                 return original(loader)
+            self._probe(loader)
             note: Optional[Dict[str, Any]] = None
             index = epoch = 0
             try:
@@ -132,6 +135,18 @@ class Loaders:
             return iterator
 
         kind.__iter__ = __iter__
+
+    def _probe(self, loader: Any) -> None:
+        """``tune --loader-only``: the first loader of the training is measured alone, in a copy of this process."""
+        seconds = self._agent.config.probe
+        if seconds is None or self._probed or not self._gradients():
+            return
+        self._probed = True
+        try:
+            self._agent.activate()
+            probe(self._agent, loader, loader.__dict__.get(_KEY, self._count), seconds)
+        except Exception as error:
+            self._agent.fail("probe", error)
 
     def _begin(self, loader: Any) -> Tuple[int, int]:
         self._agent.activate()

@@ -36,6 +36,7 @@ class RecordOptions:
     out: Path | None = None
     set: tuple[str, ...] = ()
     stop_after: int | None = None
+    probe: float | None = None  # seconds for measuring the loader alone, of tune --loader-only
     trace: bool = True
     stacks: bool = True
     include_sensitive: bool = False

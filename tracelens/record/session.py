@@ -131,6 +131,7 @@ def open_session(options: RecordOptions, settings: list[Setting]) -> Session | N
         bundle=str(folder.resolve()),
         settings=settings,
         stop_after=options.stop_after,
+        probe=options.probe,
         trace=options.trace,
         stacks=options.stacks,
         sensitive=options.include_sensitive,
