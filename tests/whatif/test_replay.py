@@ -307,6 +307,13 @@ def test_workers_share_the_batches_round_robin(workers: int) -> None:
     assert mean(graph, workers=workers, prefetch=2) == pytest.approx(12 * MS / workers, rel=0.01)
 
 
+@pytest.mark.parametrize("batches", [9, 10, 11])
+def test_a_window_that_ends_inside_a_burst_is_measured_over_whole_rounds(batches: int) -> None:
+    """4 workers of 12 ms give a batch every 3 ms; a pass of ten batches alone would show 2.4 or 3.6."""
+    graph = fed([12.0 * (1 + i // 4) + 0.01 * (i % 4) for i in range(batches)], 4, consume=0.001 * MS)
+    assert mean(graph, workers=4, prefetch=2) == pytest.approx(3 * MS, rel=0.01)
+
+
 def arrivals(service: list[float], workers: int, ahead: int, factor: float = 1.0) -> _Arrivals:
     made = Maker()
     for _ in service:

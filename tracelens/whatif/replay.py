@@ -1,11 +1,12 @@
 """Replays a graph under many scenarios at once: one pass over the interactions, a vector of clocks, one a scenario.
 
-The steps are replayed several times in a row (the end of a pass is the beginning of the next), and the last pass
-is measured, so that neither an empty queue at the start nor a full one flatters a scenario.
+The steps are replayed several times in a row (the end of a pass is the beginning of the next), and the last ones
+are measured, so that neither an empty queue at the start nor a full one flatters a scenario.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from tracelens.whatif.graph import CALL, LAUNCH, NEXT, Graph
 Floats = NDArray[np.float64]
 _NEVER = -1e18
 PASSES = 3
+_MOST_PASSES, _BUDGET = 8, 40_000  # of the measured passes: their number, and the interactions in all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Mean step in ns by scenario, the steps' own durations in the measured pass (scenarios, steps), and those of
-    the first pass, which begins as the recording did: that pass is compared with the recorded steps."""
+    """Mean step in ns by scenario over the measured passes, the steps' own durations in the last one (scenarios, steps),
+    and those of the first pass, which begins as the recording did: that pass is compared with the recorded steps."""
 
     mean_ns: Floats
     steps_ns: Floats
@@ -80,7 +82,10 @@ def replay(
     after, owner = graph.after.tolist(), graph.owner.tolist()
     maximum = np.maximum
     recorded = np.zeros((count, graph.steps))
-    for number in range(passes):
+    since, counted = before, 1 if passes == 1 else _measured_passes(graph, workers)
+    for number in range(passes - 1 + counted):
+        if number == passes - 1:
+            since = before
         done.fill(_NEVER)
         for i, kind in enumerate(kinds):
             at = host + gap[i]
@@ -117,7 +122,17 @@ def replay(
         if number == 0:
             recorded = measured
         before = done.max(axis=0)
-    return Replayed(measured.mean(axis=1), measured, recorded)
+    mean = np.maximum(before - since, 0.0) / (counted * graph.steps)
+    return Replayed(mean, measured, recorded)
+
+
+def _measured_passes(graph: Graph, workers: int) -> int:
+    """Passes to measure. Batches come in bursts of as many as there are workers: a pass that ends inside a burst is too
+    short or too long, so whole rounds are measured where a few passes make one."""
+    batches = graph.requests.row.size
+    if not batches:
+        return 1
+    return max(1, min(workers // math.gcd(workers, batches), _MOST_PASSES, _BUDGET // len(graph)))
 
 
 def _weights(graph: Graph, scenarios: Sequence[Scenario]) -> tuple[Floats, Floats, Floats]:
