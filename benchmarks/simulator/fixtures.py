@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from benchmarks.simulator.output import write_bundle, write_trace
@@ -77,7 +78,13 @@ def write_fixtures(root: Path | None = None) -> list[tuple[Path, int]]:
     base = root or ROOT
     written = []
     for name, (p, dialect) in TRACES.items():
-        written.append(write_trace(simulate(p), base / "traces" / name, dialect))
+        written.append(write_trace(simulate(p), _empty(base / "traces" / name), dialect))
     for name, p in RUNS.items():
-        written.append(write_bundle(simulate(p), base / "runs" / name))
+        written.append(write_bundle(simulate(p), _empty(base / "runs" / name)))
     return [(w, sum(f.stat().st_size for f in w.rglob("*") if f.is_file())) for w in written]
+
+
+def _empty(folder: Path) -> Path:
+    """The folder without what an earlier generator left in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder

@@ -120,6 +120,23 @@ class Loader:
         self._work[batch] = (wait * self.factor, read, cpu * self.factor, self.batch_bytes * p.touch)
         return self._work[batch]
 
+    def slowest_ms(self, batch: int, worker: int) -> float:
+        """The slowest sample of a batch, as the fetching process would time it."""
+        p = self.p
+        i = batch % len(self.noise.cpu)
+        one = p.sample_cpu_ms * self.noise.cpu[i] * self.factor
+        if p.outlier_p and "outliers" not in self.free:
+            seen = self.noise.outliers[i][: min(p.batch, 64)]
+            one *= p.outlier_x if (seen < p.outlier_p).any() else 1.0
+        wait = p.sample_wait_ms * self.noise.wait[i]
+        if p.burst_every and batch % p.burst_every == p.burst_every - 1:
+            wait += p.burst_ms
+        return (
+            (one * self._slow(worker) if worker >= 0 else one)
+            + wait
+            + p.sample_kb / 1.024e3 / p.stream_mbs * 1e3
+        )
+
     @property
     def depth(self) -> int:
         """Batches that are ready and not yet taken."""

@@ -77,13 +77,15 @@ def write_bundle(run: Run, directory: Path | str, truth: bool = True) -> Path:
             "options": {"set": [], "stop_after": None, "trace": True, "stacks": False},
             "git": {"commit": None, "dirty": None},
             "redacted": True,
-            "job": {"slurm_job_id": None, "world_size_hint": p.ranks},
+            "job": {"slurm_job_id": None, "slurm_step_id": None, "launch": None, "world_size_hint": p.ranks},
         },
     )
     events: list[dict[str, Any]] = [{"ts": start, "event": "start"}]
     host: list[dict[str, Any]] = []
     gpu: list[dict[str, Any]] = []
     for r in range(p.ranks):
+        imported = {"ts": run.ns(-600_000.0), "event": "torch", "pid": run.pid(r), "python": "3.11.9"}
+        events.append({**imported, "torch": "2.8.0", "script": "train.py"})
         events.append(
             {
                 "ts": run.ns(-400_000.0),
@@ -100,9 +102,9 @@ def write_bundle(run: Run, directory: Path | str, truth: bool = True) -> Path:
         host += host_rows(run, r, bundle=True)
         if run.sim.dev:
             gpu += gpu_jsonl(run, r)
-    if not p.traced:
-        events.append({"ts": start, "event": "warning", "where": "profiler", "message": "no window"})
     end = run.ns(max(x.logs[-1].end for x in run.sim.ranks) + 500_000.0)
+    done = {"event": "done", "steps": len(run.sim.ranks[0].logs), "windows": 2, "source": "optimizer"}
+    events += [{"ts": end, **done} for _ in range(p.ranks)]
     events += [{"ts": end, "event": "exit", "code": 0, "signal": None}, {"ts": end, "event": "end"}]
     _lines(out / "events.jsonl", events)
     _lines(out / "host.jsonl", _together(host))
@@ -110,7 +112,20 @@ def write_bundle(run: Run, directory: Path | str, truth: bool = True) -> Path:
         _lines(out / "gpu.jsonl", sorted(gpu, key=lambda row: (row["ts"], row["index"])))
     _lines(
         out / "sampler.jsonl",
-        [{"ts": start, "event": "capabilities", "nvml": run.sim.dev is not None, "psutil": True}],
+        [
+            {
+                "ts": start,
+                "event": "start",
+                "node": 0,
+                "pid": 4000,
+                "root": run.pid(0),
+                "time_ns": start,
+                "monotonic_ns": start - run.start_ns + 10**12,
+                "capabilities": {"psi": True, "schedstat": True, "io": True, "children": True, "cgroup": 2},
+            },
+            {"event": "nvml", "available": run.sim.dev is not None, "gpus": p.ranks if run.sim.dev else 0},
+            {"event": "end", "reason": "the job ended"},
+        ],
     )
     if truth:
         write_truth(run, out)
@@ -177,6 +192,10 @@ def _rank(run: Run, r: int, where: Path) -> None:
                     "monotonic_ns": run.ns(-400_000.0) - run.start_ns + 10**12,
                 },
                 "frameworks": {"lightning": None, "transformers": None, "accelerate": None},
+                "script": "train.py",
+                "executable": "python3",
+                "hip": None,
+                "kernel": "6.8.0",
             }
         ],
     )
@@ -240,6 +259,9 @@ def _windows(run: Run, r: int, where: Path) -> list[dict[str, Any]]:
                 "export_ms": 120.0,
                 "complete": True,
                 "teardown_cupti": "0",
+                "steps": b - a + 1,
+                "cuda": run.sim.dev is not None,
+                "reason": None,
             }
         )
     _lines(where / "windows.jsonl", windows)
@@ -276,6 +298,11 @@ def _loader(run: Run, r: int, where: Path) -> None:
             "shards": None,
             "file": "train.py",
             "line": 41,
+            "class": "DataLoader",
+            "start_method": "fork" if p.workers else None,
+            "worker_init_fn": False,
+            "pid": run.pid(r),
+            "storage": {"mount": "/data", "type": "nfs4" if p.storage_mbs < 2000.0 else "ext4"},
         }
     ]
     by_batch = {f.batch: f for f in rank.loader.log}
@@ -289,6 +316,9 @@ def _loader(run: Run, r: int, where: Path) -> None:
                     "ts": run.ns(log.begin),
                     "start_ms": round((log.next0 - log.begin) / 1e3, 3),
                     "training": True,
+                    "pid": run.pid(r),
+                    "workers": p.workers,
+                    "pinned": p.pin and run.sim.dev is not None,
                 }
             )
         row: dict[str, Any] = {
@@ -302,7 +332,8 @@ def _loader(run: Run, r: int, where: Path) -> None:
             "samples": p.batch,
             "bytes": size,
             "dtypes": dtypes,
-            "pinned": p.pin,
+            "pinned": p.pin and run.sim.dev is not None,
+            "training": True,
         }
         f = by_batch.get(k)
         if p.workers == 0 and f:
@@ -311,46 +342,66 @@ def _loader(run: Run, r: int, where: Path) -> None:
                 "cpu_ms": round((f.cpu + f.moved) / 1e3, 4),
                 "collate_ms": round(p.collate_ms, 4),
             }
+            if (f.end - f.begin) / 1e3 / p.batch > 0.1:
+                row["slowest_sample_ms"] = round(rank.loader.slowest_ms(f.batch, -1), 4)
         rows.append(row)
-    _lines(where / "loader.jsonl", rows)
-    for w in range(p.workers):
-        pid = run.pid(r) + 200 + w
-        mine: list[dict[str, Any]] = [
-            {
-                "event": "worker",
-                "loader": 0,
-                "worker": w,
-                "pid": pid,
-                "ts": run.ns(at),
-                "start_ms": round(took / 1e3, 3),
-                "affinity": min(p.machine_cores, p.affinity or p.machine_cores),
-                "threads": p.worker_threads,
+        if log.batch == p.epoch_batches - 1 and k + 1 < len(rank.logs):
+            ended = {
+                "ts": run.ns(log.end),
+                "batches": p.epoch_batches,
+                "steps": p.epoch_batches,
+                "training": True,
             }
-            for at, worker, took in rank.loader.starts
-            if worker == w
-        ]
-        for f in sorted((f for f in rank.loader.log if f.worker == w), key=lambda f: f.begin):
-            log = rank.logs[f.batch]
-            cpu = (f.cpu + f.moved) / 1e3
-            wall = (f.end - f.begin) / 1e3
-            mine.append(
-                {
-                    "event": "fetch",
-                    "loader": 0,
-                    "worker": w,
-                    "batch": log.batch,
-                    "epoch": log.epoch,
-                    "t0": run.ns(f.begin),
-                    "t1": run.ns(f.end),
-                    "cpu_ms": round(cpu, 4),
-                    "io_wait_ms": round(f.waited / 1e3, 4),
-                    "read_bytes": int(p.batch * p.sample_kb * 1024),
-                    "run_delay_ms": round(max(0.0, wall - cpu - f.waited / 1e3), 4),
-                    "collate_ms": round(p.collate_ms, 4),
-                    "samples": p.batch,
-                    "bytes": size,
-                    "majflt": 0,
-                    "rss": 210000000,
-                }
-            )
-        _lines(where / f"worker-{pid}.jsonl", mine)
+            rows.append({"event": "iter_end", "loader": 0, "epoch": log.epoch, **ended})
+    _lines(where / "loader.jsonl", rows)
+    _workers(run, r, where)
+
+
+def _workers(run: Run, r: int, where: Path) -> None:
+    """One file a worker process; without persistent workers each epoch has its own."""
+    p, rank = run.params, run.sim.ranks[r]
+    files: dict[int, list[dict[str, Any]]] = {}
+
+    def pid_of(worker: int, epoch: int) -> int:
+        return run.pid(r) + 200 + worker + (0 if p.persistent else 50 * epoch)
+
+    for i, (at, w, took) in enumerate(rank.loader.starts):
+        pid = pid_of(w, i // p.workers)
+        row = {
+            "event": "worker",
+            "loader": 0,
+            "worker": w,
+            "pid": pid,
+            "ts": run.ns(at),
+            "start_ms": round(took / 1e3, 3),
+            "affinity": min(p.machine_cores, p.affinity or p.machine_cores),
+            "threads": p.worker_threads,
+        }
+        files.setdefault(pid, []).append(row)
+    size = rank.loader.batch_bytes
+    for f in sorted((f for f in rank.loader.log if f.worker >= 0), key=lambda f: f.begin):
+        log = rank.logs[f.batch]
+        cpu, wall = (f.cpu + f.moved) / 1e3, (f.end - f.begin) / 1e3
+        fetch: dict[str, Any] = {
+            "event": "fetch",
+            "loader": 0,
+            "worker": f.worker,
+            "batch": log.batch,
+            "epoch": log.epoch,
+            "t0": run.ns(f.begin),
+            "t1": run.ns(f.end),
+            "cpu_ms": round(cpu, 4),
+            "io_wait_ms": round(f.waited / 1e3, 4),
+            "read_bytes": int(p.batch * p.sample_kb * 1024),
+            "run_delay_ms": round(max(0.0, wall - cpu - f.waited / 1e3), 4),
+            "collate_ms": round(p.collate_ms, 4),
+            "samples": p.batch,
+            "bytes": size,
+            "majflt": 0,
+            "rss": 210000000,
+        }
+        if wall / p.batch > 0.1:
+            fetch["slowest_sample_ms"] = round(rank.loader.slowest_ms(f.batch, f.worker), 4)
+        files.setdefault(pid_of(f.worker, log.epoch if not p.persistent else 0), []).append(fetch)
+    for pid, rows in files.items():
+        _lines(where / f"worker-{pid}.jsonl", rows)

@@ -74,9 +74,21 @@ def test_a_bundle_has_every_step_and_batch(tmp_path: Path) -> None:
     assert all(r["t1"] > r["t0"] for r in fetched)
     starts = [row for f in rank.glob("worker-*.jsonl") for row in _lines(f) if row["event"] == "worker"]
     assert len(starts) == 2 * 3, "the workers are started anew each epoch"
+    assert len(list(rank.glob("worker-*.jsonl"))) == 2 * 3
+    assert [row["batches"] for row in loader if row["event"] == "iter_end"] == [8, 8]
     gpu = _lines(out / "gpu.jsonl")
     assert gpu[0]["gpm"] is not None
     assert gpu[0]["memory_used"] < gpu[0]["memory_total"]
+
+
+def test_slow_samples_stand_out_in_the_worker_logs(tmp_path: Path) -> None:
+    job = JOB.but(persistent=True, epoch_batches=100000, sample_cpu_ms=0.2, outlier_p=0.01, outlier_x=300.0)
+    out = write_bundle(simulate(job, settings=False), tmp_path)
+    rows = [
+        row for f in (out / "rank0").glob("worker-*.jsonl") for row in _lines(f) if row["event"] == "fetch"
+    ]
+    slowest = [row["slowest_sample_ms"] for row in rows]
+    assert max(slowest) > 50 * min(slowest)
 
 
 def test_the_timelines_show_what_limits(tmp_path: Path) -> None:
