@@ -33,6 +33,9 @@ def rank_signals(analysis: RankAnalysis) -> Signals:
     quality_signals(analysis, out)
     run_signals(analysis, out)
     _derived(analysis, out)
+    out.missing(
+        "needs runs with several numbers of workers to compare", "load.service_growth", "load.copy_rate_share"
+    )
     return out
 
 
