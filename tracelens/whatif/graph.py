@@ -18,7 +18,7 @@ from tracelens.signals.hostwork import LONG_PYTHON_NS
 from tracelens.signals.loader import loader_mode
 from tracelens.trace import dialects
 from tracelens.trace.intervals import Intervals, overlaps
-from tracelens.trace.tables import Device, Host, Pin
+from tracelens.trace.tables import Device, DeviceEvents, Host, Pin
 from tracelens.whatif.timing import Timing, fit_timing, outstanding_at
 
 Ints = NDArray[np.int64]
@@ -279,8 +279,18 @@ def _waits(
                     if device.end[target] > host.start[row]
                     else 0.0
                 )
-                small[i] = True
+                small[i] = not (i and kinds[i] == SYNC and _bulk_copy(device, order, kinds, begin, count, i - 1))
     return waits_for, slack, small
+
+
+def _bulk_copy(device: DeviceEvents, order: Ints, kinds: Ints, begin: Ints, count: Ints, i: int) -> bool:
+    """Whether an interaction is a copy to the device, or a large one to the host: torch waits for a blocking copy in a
+    synchronisation right after it, which then is the copy's and not an ``.item()``'s."""
+    if kinds[i] != LAUNCH or count[i] != 1:
+        return False
+    last = int(order[begin[i]])
+    kind = int(device.kind[last])
+    return kind == Device.H2D or (kind == Device.D2H and int(device.bytes[last]) >= SMALL_COPY)
 
 
 def _blocks(kind: int, pin: int, size: int) -> bool:

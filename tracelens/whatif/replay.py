@@ -222,7 +222,7 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
         return np.empty(0)
     step = graph.recorded_ns / max(graph.steps, 1)
     waited = there - asked > max(0.02 * step, 200_000.0)
-    usual = busy * workers * step if busy is not None else 0.0
+    usual = busy * workers * step if busy is not None and not waited.any() else 0.0
     service = np.full(count, usual)
     for _ in range(3):
         ready = np.where(waited, there, np.minimum(asked, there))
@@ -239,7 +239,7 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
                 service[i] = min(usual, max(asked[i] - begin, 0.0))
                 ready[i] = begin + service[i]
         known = service[workers:][waited[workers:]]
-        if not known.size or busy is not None:
+        if not known.size:
             break
         usual = float(np.median(known))
     return service
