@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.agent import environment, kineto, windows
+from tracelens.agent import environment, kineto, sigterm, windows
 from tracelens.agent.config import Config
 from tracelens.agent.runtime import Agent
 from tracelens.agent.schedule import is_traced
@@ -207,6 +207,35 @@ def test_sigterm_is_caught_only_while_a_window_is_open(job: Job) -> None:
     assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     job.run(20)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_during_an_export_waits_for_its_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, list[str]]] = []
+    monkeypatch.setattr(sigterm.os, "kill", lambda pid, number: killed.append((number, list(job.calls))))
+    job.run(13)
+    export = Profiler.export_chrome_trace
+
+    def interrupted(profiler: Profiler, path: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        assert killed == []
+        export(profiler, path)
+
+    monkeypatch.setattr(Profiler, "export_chrome_trace", interrupted)
+    job.run(18)
+    assert killed == [(signal.SIGTERM, ["prepare", "start", "stop", "export"])]
+    (window,) = recorded(job)
+    assert window["complete"]
+    assert window["file"]
+
+
+def test_sigterm_in_a_window_exports_and_ends(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(sigterm.os, "kill", lambda pid, number: killed.append(number))
+    job.run(14)
+    signal.raise_signal(signal.SIGTERM)
+    assert killed == [signal.SIGTERM]
+    (window,) = recorded(job)
+    assert (window["complete"], window["reason"], window["last_step"]) == (False, "SIGTERM", 13)
 
 
 def test_quiet_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

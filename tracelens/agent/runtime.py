@@ -111,7 +111,8 @@ class Agent:
         try:
             sys.stderr.write("tracelens: {}\n".format(message))
             sys.stderr.flush()
-        except (OSError, ValueError, AttributeError):  # stderr is closed or was replaced: events.jsonl has it
+        except (OSError, ValueError, AttributeError, RuntimeError):
+            # stderr is closed, replaced, or being written to (we may be in a signal handler): events.jsonl has it
             pass
 
     def warn(self, where: str, message: str, loud: bool = False) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from .runtime import Agent
 
@@ -17,6 +18,8 @@ class Sigterm:
         self._agent = agent
         self._close = close
         self._handler: Any = None
+        self._held = False
+        self._waiting = False
 
     def catch(self) -> None:
         """A window opened."""
@@ -34,12 +37,30 @@ class Sigterm:
         if signal.getsignal(signal.SIGTERM) == handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While a window is closed and exported: a signal that comes now waits for the end of it."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self.release()
+            if self._waiting:
+                self._end()
+
     def _on_sigterm(self, number: int, frame: Any) -> None:
+        if self._held:
+            self._waiting = True
+            return
         if os.getpid() == self._agent.pid:
             try:
                 self._close(False, "SIGTERM")
-                self._agent.flush()
             except Exception as error:  # the signal must end the process, whatever the export does
                 self._agent.fail("SIGTERM", error)
+        self._end()
+
+    def _end(self) -> None:
+        self._agent.flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -190,25 +190,30 @@ class Windows:
         profiler, window = self._profiler, self._open
         if profiler is None:
             return
-        self._mark(None)
-        self._profiler, self._open, self._current = None, None, None
+        with self._sigterm.held():
+            self._mark(None)
+            self._profiler, self._open, self._current = None, None, None
+            self._stop(profiler, started=window is not None)
+            if window is not None:
+                window["complete"] = complete
+                if reason is not None:
+                    window["reason"] = reason
+                self._keep(profiler, window)
+
+    def _stop(self, profiler: Any, started: bool) -> None:
         self._own = True
         try:
             with kineto.Quiet(self._agent.torch):
-                if window is None:
+                if not started:
                     self._prepared = None
                     profiler.start_trace()  # a prepared Kineto session ends only through start and stop
                 profiler.stop_trace()
         finally:
             self._own = False
-        self._sigterm.release()
-        if window is None:
-            return
+
+    def _keep(self, profiler: Any, window: Dict[str, Any]) -> None:
         stopped = time.time_ns()
         window["t1"] = stopped
-        window["complete"] = complete
-        if reason is not None:
-            window["reason"] = reason
         self._export(profiler, window)
         window["export_ms"] = round((time.time_ns() - stopped) / 1e6, 3)
         window["after_ms"] = None
