@@ -93,6 +93,7 @@ _FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 _TENSOR_CORE = re.compile(
     r"884|1688|16816|16832|tensorop|wgmma|hmma|imma|qgmma|dmma|nvjet|tf32|xmma|mma_|tensor\d+x\d+|xdl|mi16|mi32|_gtcx"
 )
+_AMD_CORE = re.compile(r"xdl|mi16|mi32|_gtcx|cijk")
 # instructions of the ordinary cores, and those of tensor cores that contradict them
 _FFMA = re.compile(r"sgemm|scudnn|simt_s|_simt|ffma|gemmsn|cijk_\w*_sb_|cijk_\w*_s_b")
 _INSTRUCTION = re.compile(r"s884|h884|1688|16816|16832|tensorop|hmma|wgmma|tf32|xf32")
@@ -152,8 +153,9 @@ def number_format(name: str, dtype: str | None = None) -> str | None:
     for label, pattern in _FORMATS:
         if pattern.search(low):
             return label
-    if _TENSOR_CORE.search(low):
-        return "tf32" if dtype in ("fp32", None) and "nvjet" not in low else dtype
+    if dtype in ("fp32", None) and "nvjet" not in low and _TENSOR_CORE.search(low) and not _AMD_CORE.search(low):
+        # NVIDIA's tensor cores take floats as TF32; AMD's matrix cores as they are
+        return "tf32"
     return dtype
 
 
