@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tracekit import Loop
+from tracelens.ingest.runlog import StepLog
 from tracelens.model import PHASES
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.clusters import step_groups
-from tracelens.signals.regimes import find_regimes, regime_signals, regimes_of, sentence
+from tracelens.signals.regimes import find_regimes, regime_signals, regimes_of, run_regimes, sentence
 from tracelens.signals.signal import Signals
 
 LOAD, COMPUTE = PHASES.index("load"), PHASES.index("compute")
@@ -217,3 +218,29 @@ def test_a_trace_without_steps_has_no_regimes(tmp_path: Path) -> None:
     loop = Loop(steps=1, markers=False, optimizer_launches=0, iterator=None)
     analysis = RankAnalysis(loop.trace().tables(tmp_path))
     assert find_regimes(analysis)[0] == ()
+
+
+def test_the_step_log_of_a_whole_run() -> None:
+    count = 90
+    wait = np.where(np.arange(count) % 30 == 0, 800.0, 1.0)
+    length = (normal(count) + wait) * 1e6
+    t1 = np.cumsum(length).astype(np.int64) + 10**18
+    unknown = np.full(count, np.nan)
+    log = StepLog(
+        step=np.arange(count), t0=t1 - length.astype(np.int64), t1=t1, wait_ms=wait, samples=unknown,
+        window=np.full(count, -1), mem_peak=unknown, mem_reserved=unknown, epoch=np.arange(count) // 30,
+        plain=np.arange(count) != 45,
+    )  # fmt: skip
+    regimes, labels = run_regimes(log, "cpu")
+    assert labels.size == count - 1
+    assert [(r.label, r.period, r.bottleneck) for r in regimes[1:]] == [("epoch start", "every epoch", "cpu")]
+
+
+def test_the_result_names_the_regime_of_each_step(tmp_path: Path) -> None:
+    loop = Loop(steps=26, slow=lambda step: 40_000.0 if step % 4 == 3 else 0.0)
+    result = loop.trace().result(tmp_path)
+    assert [r.label for r in result.regimes] == ["steady", "loader stall"]
+    assert {row.regime for row in result.step_rows} == {"steady", "loader stall"}
+    even = Loop(steps=8).trace().result(tmp_path, "even.json")
+    assert [r.label for r in even.regimes] == ["steady"]
+    assert {row.regime for row in even.step_rows} == {None}

@@ -35,6 +35,7 @@ from tracelens.signals import details
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.catalog import rank_signals
 from tracelens.signals.communication import straggler
+from tracelens.signals.regimes import find_regimes, regime_signals, run_regimes, with_regimes
 from tracelens.signals.runsteps import corrected_shares
 from tracelens.signals.series import series
 from tracelens.signals.signal import Signals
@@ -162,6 +163,13 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
     advice = prescribe(Case(analysis, signals, evaluations, lead.whatifs, lead.replayed, name, rule))
     shares: dict[str, float | None] = {**corrected_shares(analysis)}
     stages.done("prescribe")
+    here = find_regimes(analysis, name)
+    regime_signals(analysis, signals, here)
+    log = analysis.run_log
+    # the step log covers the whole run, the trace a few windows of it
+    longer = log is not None and int(log.steps.plain.sum()) > max(analysis.steps.steady, 20)
+    regimes = run_regimes(log.steps, name)[0] if log is not None and longer else here[0]
+    stages.done("regimes")
     result = Result(
         verdict=verdict,
         steps=_steps(analysis, signals),
@@ -171,6 +179,7 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
         what_if=what_if(whatifs),
         ruled_out=decide.ruled_out(name, whatifs) if name != "inconclusive" else (),
         missing=missing_signals(signals),
+        regimes=regimes,
         findings=_findings(evaluations, signals, analysis),
         recommendations=advice.recommendations,
         plan=advice.plan,
@@ -180,7 +189,7 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
         ranks=tuple(_rank_row(j) for j in judged),
         inputs=_inputs(run, judged),
         environment=_environment(analysis),
-        step_rows=details.step_rows(analysis),
+        step_rows=with_regimes(details.step_rows(analysis), *here),
         host_split=details.host_split(analysis),
         occupancy=details.occupancy(analysis),
         timeline=details.timeline(analysis),

@@ -36,6 +36,7 @@ from tracelens.model import (
 )
 from tracelens.signals.gpuwork import log_signals as gpu_log_signals
 from tracelens.signals.machine import host_log_signals
+from tracelens.signals.regimes import run_regimes
 from tracelens.signals.runsteps import log_only_signals
 from tracelens.signals.series import log_series
 from tracelens.signals.signal import Signals
@@ -109,6 +110,7 @@ def analyse_logs(run: RunInput, rules: Mapping[str, Rule], notes: Sequence[str],
         what_if=WhatIf(**{r: whatifs.speedup(r) for r in RESOURCES}, kind="bound" if any(v is not None for v in whatifs.saving_ms.values()) else None),
         ruled_out=(),
         missing=missing_signals(signals),
+        regimes=run_regimes(logs.run_log.steps, name)[0] if logs.run_log is not None else (),
         findings=_findings(evaluations, signals),
         quality=(QualityNote("quality.no_trace", _WHY), *quality_notes(evaluations, signals, notes)),
         inputs={"title": run.title, "paths": [p.name for p in run.paths], "ranks": len(run.ranks), "settings": settings, "events": 0},

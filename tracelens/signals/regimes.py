@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tracelens.ingest.runlog import StepLog
 from tracelens.ingest.tables import THROTTLE_BITS, GpuLog
-from tracelens.model import PHASES, Bottleneck, Regime
+from tracelens.model import PHASES, Bottleneck, Regime, StepRow
 from tracelens.signals import kernels
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.clusters import WORTH, step_groups
@@ -68,6 +70,25 @@ def find_regimes(
         cut_clocks=step_clocks(analysis.gpu_log, analysis.tables.base_ns + edges),
         bottleneck=bottleneck,
         work=_kernel_class(analysis),
+    )
+
+
+def run_regimes(
+    log: StepLog, bottleneck: Bottleneck = "inconclusive", work: Bottleneck = "gpu"
+) -> tuple[tuple[Regime, ...], Ints]:
+    """As ``find_regimes`` over a whole run, from the unprofiled steps of its step log; only loading is known of them."""
+    rows = np.flatnonzero(log.plain & (log.duration_ms > 0))
+    phases = np.zeros((rows.size, len(PHASES)))
+    phases[:, PHASES.index("load")] = np.nan_to_num(log.wait_ms[rows])
+    epochs = log.epoch[rows]
+    return regimes_of(
+        log.duration_ms[rows],
+        phases,
+        start_s=(log.t0[rows] - log.t0[rows[:1]]) / 1e9,
+        numbers=log.step[rows],
+        epochs=epochs if (epochs >= 0).all() else None,
+        bottleneck=bottleneck,
+        work=work,
     )
 
 
@@ -245,6 +266,15 @@ def _distinct(regimes: Sequence[Regime]) -> tuple[Regime, ...]:
         )
         for one in regimes
     )  # fmt: skip
+
+
+def with_regimes(rows: Sequence[StepRow], regimes: Sequence[Regime], labels: Ints) -> tuple[StepRow, ...]:
+    """The rows of the steady steps with the names of their regimes; unnamed where all are of one."""
+    if len(regimes) < 2 or len(rows) != labels.size:
+        return tuple(rows)
+    return tuple(
+        replace(row, regime=regimes[label].label) for row, label in zip(rows, labels.tolist(), strict=True)
+    )
 
 
 def sentence(
