@@ -124,9 +124,9 @@ def test_convolution_backward_makes_what_the_mask_asks() -> None:
     dims = [[2, 8, 16, 16], [2, 4, 16, 16], [8, 4, 3, 3], [8], [], [], [], [], [], [], []]
     one = 2 * 2 * 8 * 16 * 16 * 4 * 9
     both = work("aten::convolution_backward", dims, concrete=[""] * 10 + ["[True, True, False]"])
-    assert (both.flops, both.gradients, both.first, both.exact) == (2 * one, 2, 0, True)
+    assert (both.flops, both.gradients, both.exact) == (2 * one, 2, True)
     weight_only = work("aten::convolution_backward", dims, concrete=[""] * 10 + ["[False, True, False]"])
-    assert (weight_only.flops, weight_only.gradients, weight_only.first) == (one, 1, 2)
+    assert (weight_only.flops, weight_only.gradients) == (one, 1)
     assert not work("aten::convolution_backward", dims).exact
     nothing = parse(recorded(dims, concrete=[""] * 10 + ["[False, False, True]"]))
     assert matrix_work("aten::convolution_backward", nothing) is None

@@ -342,7 +342,7 @@ def test_parents_as_a_stack_finds_them(seed: int) -> None:
 
 def test_work_grows_with_distinct_shapes_not_with_kernels(tmp_path: Path) -> None:
     """Ten times the launches of the same operators: the formulas run no more often."""
-    from tracelens.signals import roofline
+    from tracelens.signals import operator_work
 
     def count(repeats: int) -> int:
         trace = Shaped()
@@ -351,18 +351,18 @@ def test_work_grows_with_distinct_shapes_not_with_kernels(tmp_path: Path) -> Non
             trace.run("aten::add", [[512, 512], [512, 512]], [(POINTWISE, 8)])
         activity = trace.activity(tmp_path)
         calls = 0
-        original = roofline.parse
+        original = operator_work.parse
 
         def counted(recorded: Any) -> Any:
             nonlocal calls
             calls += 1
             return original(recorded)
 
-        roofline.parse = counted
+        operator_work.parse = counted
         try:
             classify(activity)
         finally:
-            roofline.parse = original
+            operator_work.parse = original
         return calls
 
     assert count(40) == count(4)

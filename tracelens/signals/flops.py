@@ -18,16 +18,15 @@ class Work:
     """What an operator has to do at least.
 
     ``flops`` None: not a matrix operator (its arithmetic does not count). ``gradients``: how many equal parts the
-    work falls into, each made by kernels of its own (a convolution's backward: 2). ``first``: which gradient a single
-    part is (1 input, 2 weight, 0 neither). ``exact``: whether the FLOPs follow from what was recorded. ``channels``: of a
-    convolution, out and in of one group. ``exponentials``: of attention, one a score.
+    work falls into, each made by kernels of its own (a convolution's backward: 2). ``exact``: whether the FLOPs follow
+    from what was recorded. ``channels``: of a convolution, out and in of one group. ``exponentials``: of attention,
+    one a score.
     """
 
     bytes: float | None
     flops: float | None = None
     format: str | None = None
     gradients: int = 1
-    first: int = 0
     exact: bool = True
     channels: tuple[int, int] | None = None
     exponentials: float = 0.0
@@ -180,7 +179,7 @@ def _per_axis(values: tuple[int, ...] | None, spatial: int) -> tuple[int, ...] |
     return values if len(values) == spatial else values * spatial if len(values) == 1 else None
 
 
-def _gradient_work(grad: Tensor, source: Tensor, weight: Tensor, parts: int, first: int) -> Work | None:
+def _gradient_work(grad: Tensor, source: Tensor, weight: Tensor, parts: int) -> Work | None:
     if (
         len(weight.shape) < 3
         or len(grad.shape) != len(weight.shape)
@@ -192,7 +191,7 @@ def _gradient_work(grad: Tensor, source: Tensor, weight: Tensor, parts: int, fir
     one = convolution_flops(forward_out.shape, weight.shape)
     moved = grad.bytes + source.bytes + weight.bytes
     return Work(
-        float(moved * parts), one * parts, _format(grad, source), gradients=parts, first=first,
+        float(moved * parts), one * parts, _format(grad, source), gradients=parts,
         channels=_channels(weight.shape),
     )  # fmt: skip
 
@@ -210,8 +209,7 @@ def _convolution_backward(
         data, weights = wanted[:2] if wanted is not None and len(wanted) >= 2 else (True, True)
         if not data and not weights:
             return None
-        first = 0 if data and weights else 1 if data else 2
-        work = _gradient_work(tensors[0], tensors[1], tensors[2], data + weights, first)
+        work = _gradient_work(tensors[0], tensors[1], tensors[2], data + weights)
         return dataclasses.replace(work, exact=wanted is not None) if work is not None else None
 
     return formula
@@ -229,7 +227,6 @@ def _input_gradient(inputs: Inputs) -> Work | None:
         float(grad.bytes + weight.bytes + source),
         flops,
         _format(grad),
-        first=1,
         channels=_channels(weight.shape),
     )
 
@@ -250,7 +247,7 @@ def weight_gradient(inputs: Inputs, kernel: Shape | None) -> Work | None:
         shape = (grad.shape[1], source.shape[1], *(1,) * (len(grad.shape) - 2))
     weight = prod(shape) * grad.width
     return Work(
-        float(grad.bytes + source.bytes + weight), convolution_flops(grad.shape, shape), _format(grad), first=2,
+        float(grad.bytes + source.bytes + weight), convolution_flops(grad.shape, shape), _format(grad),
         exact=exact, channels=_channels(shape),
     )  # fmt: skip
 
