@@ -28,7 +28,8 @@ class LoadedRun:
 
 
 def load_run(run: RunInput) -> LoadedRun:
-    """Reads every rank. One unreadable trace among several is a note; if none can be read, InputError."""
+    """Reads every rank. One unreadable trace among several is a note, and so are all of a bundle's whose step log is
+    there: the logs then speak. Else, if none can be read, InputError."""
     ranks: list[RankAnalysis] = []
     notes: list[str] = list(run.notes)
     failures: list[InputError] = []
@@ -41,7 +42,8 @@ def load_run(run: RunInput) -> LoadedRun:
         if number is None and len(run.ranks) > 1:
             number = position
         ranks.append(_with_logs(tables, name, given, number, notes))
-    if not ranks and failures:
+    logged = any(given.run_log is not None and len(given.run_log.steps) for given in run.ranks)
+    if not ranks and failures and not logged:
         raise failures[0]
     ranks.sort(key=lambda r: r.rank if r.rank is not None else 0)
     return LoadedRun(
