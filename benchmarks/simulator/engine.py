@@ -283,6 +283,7 @@ class Simulation:
                 rec.iter0, rec.iter1 = start, t
             self.epochs.append((k // p.epoch_batches, t))
         next0 = t
+        depth = r.loader.depth_at(t) if self.recording else 0
         t, wait = r.loader.next(t)
         next1 = t
         if rec:
@@ -317,7 +318,7 @@ class Simulation:
                 k % p.epoch_batches,
                 next0,
                 next1,
-                r.loader.depth,
+                depth,
                 0.0,
                 0.0,
                 0.0,

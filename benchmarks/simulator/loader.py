@@ -142,6 +142,12 @@ class Loader:
         """Batches that are ready and not yet taken."""
         return sum(1 for f in self._done.values() if f.ready <= self._clock)
 
+    def depth_at(self, t: float) -> int:
+        """``depth`` when the trainer asks at ``t``."""
+        if self.p.workers and "loader" not in self.free:
+            self._advance(t)
+        return self.depth
+
     @property
     def active(self) -> int:
         """Workers that want a core now."""

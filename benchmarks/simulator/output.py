@@ -229,7 +229,8 @@ def _windows(run: Run, r: int, where: Path) -> list[dict[str, Any]]:
     p, rank = run.params, run.sim.ranks[r]
     first = p.warm + p.window_at
     last = min(first + p.traced, len(rank.logs)) - 1
-    cut = first + max(1, (last - first + 1) // 2)
+    # as the recorder does: a long lean window for timing, two steps with shapes and memory
+    cut = max(first + 1, last - 1)
     spans = [("lean", first, cut - 1), ("shapes", cut, last)] if last >= cut else [("lean", first, last)]
     windows = []
     for i, (kind, a, b) in enumerate(spans):
