@@ -164,3 +164,30 @@ def test_one_regime_costs_no_import(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not step_groups(np.random.default_rng(0).normal(100, 4, 40), np.zeros((40, 6))).any()
     few = np.array([100.0, 101.0, 99.0, 100.5, 102.0, 900.0])
     assert step_groups(few, np.zeros((6, 6))).tolist() == [0, 0, 0, 0, 0, 1]
+    # nor do the groups of a short trace
+    stalled = np.arange(40) % 5 == 0
+    durations = np.random.default_rng(0).normal(100, 4, 40) + 300 * stalled
+    assert (step_groups(durations, np.zeros((40, 6))) == stalled).all()
+
+
+def test_short_and_long_runs_are_grouped_alike() -> None:
+    from tracelens.signals import clusters
+
+    stalled = np.arange(120) % 6 == 0
+    durations = np.random.default_rng(0).normal(100, 4, 120) + 80 * stalled
+    features = clusters.step_features(durations, np.zeros((120, 6)))
+    cut = (features[:, 0] >= best_cut(features[:, 0])).astype(int)
+    assert (clusters._k_means(features, cut, 2) == stalled).all()
+    assert (cut == stalled).all()
+
+
+def test_silhouette_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import silhouette_score
+
+    from tracelens.signals.clusters import silhouette
+
+    random = np.random.default_rng(0)
+    features = random.normal(0, 1, (40, 3))
+    labels = np.array([0] * 20 + [1] * 19 + [2])
+    features[:20] += 3
+    assert silhouette(features, labels) == pytest.approx(silhouette_score(features, labels))

@@ -17,7 +17,10 @@ Ints = NDArray[np.int64]
 WORTH = 0.08  # of the common step: what a difference must come to (the threshold of the verdict, design section 5)
 ALIKE = 0.25  # of the longer step: rare groups that differ by less are one
 NOTICEABLE = 0.01  # of the run's time: what a group's difference must sum to
-CLUSTERED = 8  # steps from which vectors are clustered; fewer are parted by duration alone
+GROUPED = 8  # steps from which vectors are grouped; fewer are parted by duration alone
+# steps from which scikit-learn refines the groups in all dimensions; among fewer the cut along the clearest direction
+# gives the same ones, and its import takes longer than everything else that a short trace needs
+CLUSTERED = 64
 SEPARATED = 0.5  # silhouette of a reasonable structure (Kaufman and Rousseeuw 1990)
 _FEW_RATIO = 1.6  # of a handful of steps the slow ones must take so much longer than the others ...
 _FEW_CLEAR = 6.0  # ... and lie so many times further off than the others differ
@@ -54,7 +57,7 @@ def _part(rows: Ints, durations: Floats, features: Floats, labels: Ints, depth: 
     if depth < _DEPTH and rows.size >= 4:
         parts = _by_level(durations[rows])
         if parts is None:
-            parts = _by_vector(features[rows]) if rows.size >= CLUSTERED else _few(features[rows, 0], depth)
+            parts = _by_vector(features[rows]) if rows.size >= GROUPED else _few(features[rows, 0], depth)
     if parts is None:
         return
     for part in range(1, int(parts.max()) + 1):
@@ -106,26 +109,45 @@ def _by_vector(features: Floats) -> Ints | None:
 
 
 def _clusters(features: Floats, view: Floats, count: int) -> Ints | None:
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import silhouette_score
+    labels = np.asarray(view >= best_cut(view), dtype=np.int64)
+    if len(features) >= CLUSTERED:
+        labels = _k_means(features, labels, count)
+    if np.unique(labels).size < 2:
+        return None
+    scored = np.arange(len(labels)) if len(labels) <= _SCORED else _some(labels)
+    if silhouette(features[scored], labels[scored]) < SEPARATED:
+        return None
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
-    # rows in one canonical order: the result must not depend on the order of the steps
+
+def _k_means(features: Floats, start: Ints, count: int) -> Ints:
+    """k-means of the vectors, two groups from the given ones; the same whatever the order of the steps."""
+    from sklearn.cluster import KMeans
+
     order = np.lexsort(features.T[::-1])
-    rows = features[order]
-    start = (view >= best_cut(view)).astype(np.int64)
-    if count == 2 and 0 < start.sum() < start.size:
+    if count == 2:
         centres = np.array([features[start == side].mean(axis=0) for side in (0, 1)])
         model = KMeans(2, init=centres, n_init=1)
     else:
         model = KMeans(count, n_init=3, max_iter=100, random_state=0)
-    labels = np.empty(len(rows), dtype=np.int64)
-    labels[order] = model.fit_predict(rows)
-    if np.unique(labels).size < 2:
-        return None
-    scored = np.arange(len(rows)) if len(rows) <= _SCORED else _some(labels)
-    if float(silhouette_score(features[scored], labels[scored])) < SEPARATED:
-        return None
-    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    labels = np.empty(len(features), dtype=np.int64)
+    labels[order] = model.fit_predict(features[order])
+    return labels
+
+
+def silhouette(features: Floats, labels: Ints) -> float:
+    """Mean silhouette of a clustering (Rousseeuw 1987): 1 far apart, 0 touching; a group of one counts 0. O(n^2)."""
+    square = (features**2).sum(axis=1)
+    distance = np.sqrt(np.maximum(square[:, None] + square[None, :] - 2 * features @ features.T, 0.0))
+    names, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    to_group = np.stack([distance[:, inverse == i].sum(axis=1) for i in range(names.size)], axis=1)
+    rows = np.arange(labels.size)
+    own = to_group[rows, inverse] / np.maximum(counts[inverse] - 1, 1)
+    others = to_group / counts
+    others[rows, inverse] = np.inf
+    nearest = others.min(axis=1)
+    score = (nearest - own) / np.maximum(np.maximum(nearest, own), 1e-300)
+    return float(np.where(counts[inverse] > 1, score, 0.0).mean())
 
 
 def _some(labels: Ints) -> Ints:
