@@ -44,6 +44,7 @@ _Paths = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="[PATH]...",
+        readable=False,
         help="A bundle, a trace (.json, .json.gz), a report.html of ours, or a folder of traces. "
         "Default: the newest run below ./tracelens-runs.",
     ),
@@ -51,7 +52,8 @@ _Paths = Annotated[
 
 
 def _option(*names: str, metavar: str | None = None, help: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help)
+    # unreadable files are ours to complain about, in one line and with our exit code
+    return typer.Option(*names, metavar=metavar, help=help, readable=False)
 
 
 _RulesDirs = Annotated[
