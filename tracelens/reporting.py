@@ -87,10 +87,10 @@ def emit(where: str, text: str) -> None:
 
 def write_file(path: Path, text: str) -> None:
     """Writes a whole file or none of it. Raises OutputError."""
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder; give a file name")
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        if path.is_dir():
-            raise OutputError(f"cannot write {path}: it is a folder; give a file name")
         draft.write_text(text, "utf-8")
         draft.replace(path)
     except OSError as error:

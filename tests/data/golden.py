@@ -31,7 +31,7 @@ def _cpu_only() -> Trace:
         begin = host
         trace.next(host, host + 100)
         for layer in range(8):
-            trace.op("aten::mm", host + 110 + 200 * layer, host + 300 + 200 * layer)
+            trace.op("aten::mm", host + 101 + 212 * layer, host + 312 + 212 * layer)
         host += 1800
         trace.step(number, begin, host - 2)
     return trace

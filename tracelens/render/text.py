@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from dataclasses import dataclass
 
 from tracelens import units
@@ -17,6 +18,7 @@ _COLORS = {"load": 33, "transfer": 36, "compute": 32, "communication": 35, "host
 _GLUE = "\u00a0"
 _MARGIN = 10  # columns of the label
 _SNIPPET_LINES = 3
+_REASONS = 3  # why signals are missing, the commonest first
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,9 @@ def _notes(result: Result, ink: _Ink, width: int) -> list[str]:
         more = f" (and {others} more {'notes' if others > 1 else 'note'})" if others else ""
         lines += _row("note", shorten(one_line(result.quality[0].message), 3 * width) + more, ink, width)
     if result.missing:
-        names = ", ".join(shorten(one_line(one.signal), 40) for one in result.missing[:4])
-        more = f" and {len(result.missing) - 4} more" if len(result.missing) > 4 else ""
-        lines += _row("missing", names + more, ink, width)
+        # what to record is worth a line; the names of dozens of signals are for the report
+        reasons = Counter(one.reason for one in result.missing).most_common(_REASONS)
+        count = len(result.missing)
+        text = "; ".join(shorten(one_line(reason), 70) for reason, _ in reasons)
+        lines += _row("missing", f"{count} {'signals' if count > 1 else 'signal'}: {text}", ink, width)
     return lines

@@ -58,6 +58,8 @@ class Source:
                         first = False
                     self.size += len(chunk)
                     yield chunk
+                if first and self.truncated:
+                    raise InputError(f"{self.path} is a damaged gzip file: nothing of it can be read")
                 if first:
                     raise InputError(f"{self.path} is compressed but holds nothing")
         except IsADirectoryError:
