@@ -127,6 +127,28 @@ def test_a_gpu_job_that_never_waits_gets_no_loading_advice(tmp_path: Path) -> No
     assert [d.reason for d in result.declined if d.parameter == "num_workers"]
 
 
+def test_stalls_that_only_the_step_log_shows(tmp_path: Path) -> None:
+    """The window of three steps cannot judge what happens every eighth step; the log of eighty can."""
+    run = on_gpu()
+    run.steps, run.wait_ms, run.step_ms = 80, 0.03, 6.0
+    run.slow = lambda step: 60.0 if step % 8 == 5 and step > 20 else 0.0
+    kernels = [("ampere_sgemm_128x128_nn", 590.0)] * 10
+    run.trace = Loop(steps=4, load_us=30, kernels=kernels, wait=True, first=12, iterator=WORKERS).trace()
+    run.window = range(12, 16)
+    result = result_of(run, tmp_path)
+    (stall,) = [f for f in result.findings if f.rule == "host.periodic_stall"]
+    # 8 of 74 unprofiled steps stall for 60 ms; the replayed window bounds what the host can save
+    assert result.steps.mean_ms == pytest.approx(6 + 8 * 60 / 74, rel=0.02)
+    assert stall.saving_ms_per_step is None or stall.saving_ms_per_step <= 8 * 60 / 74 + 0.2
+
+
+def test_a_cpu_job_has_no_healthy_gpu(tmp_path: Path) -> None:
+    run = Run(steps=40, step_ms=10, wait_ms=0.5, workers=2, window=WINDOW, trace=cpu_trace(load_us=500))
+    result = result_of(run, tmp_path)
+    assert result.verdict.bottleneck == "cpu"
+    assert "GPU" not in result.verdict.headline.replace("no GPU", "")
+
+
 # --- without a trace --------------------------------------------------------------------------------------------------
 
 

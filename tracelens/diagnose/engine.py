@@ -54,8 +54,7 @@ def evaluate(rule: Rule, signals: Signals, whatifs: WhatIfs) -> Evaluation:
     lacking = tuple(name for name in rule.requires if signals.value(name) is None)
     if lacking:
         return Evaluation(rule, "could not be evaluated", lacking=lacking)
-    steady = signals.number("steps.steady") or 0
-    if steady < rule.min_steps:
+    if _steps(rule, signals) < rule.min_steps:
         return Evaluation(rule, "could not be evaluated", lacking=("steps.steady",))
     every = [holds(c, signals) for c in rule.all]
     some = [holds(c, signals) for c in rule.any]
@@ -69,6 +68,13 @@ def evaluate(rule: Rule, signals: Signals, whatifs: WhatIfs) -> Evaluation:
     if any(holds(c, signals) for c in rule.unless):
         return Evaluation(rule, "passed")
     return Evaluation(rule, "fired", saving_ms=_saving(rule, signals, whatifs))
+
+
+def _steps(rule: Rule, signals: Signals) -> float:
+    """Steps behind a rule's evidence: those of the step log where all of it comes from there, else the trace's steady ones."""
+    sources = [signals[name].source or "" for name in rule.requires]
+    logged = bool(sources) and all(source.startswith("step log") for source in sources)
+    return signals.number("steps.count" if logged else "steps.steady") or 0
 
 
 def _saving(rule: Rule, signals: Signals, whatifs: WhatIfs) -> float | None:

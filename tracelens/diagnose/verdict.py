@@ -167,7 +167,7 @@ def headline(
     words = words[0].lower() + words[1:] if words[:2] != words[:2].upper() else words
     share, gain = whatifs.share(name), whatifs.speedup(name)
     upto = "up to " if whatifs.kind == "bound" else ""
-    if name in WASTE and (signals.number("phase.compute") or 0.0) >= BUSY and share is not None:
+    if name in WASTE and busy is not None and (signals.number("phase.compute") or 0.0) >= BUSY and share is not None:
         source = {"cpu": "the host", "h2d_copy": "copies", "communication": "communication"}[name]
         if rule and rule.startswith("load."):
             source = "loading"

@@ -256,7 +256,7 @@ def advise(
     best, limited_by = choice.chosen, choice.limited_by
     gains: dict[str, float] = {"num_workers": choice.speedup} if choice.changed else {}
     short_epoch = inputs.batches_per_epoch is not None and not settings.persistent_workers
-    if short_epoch and (best.settings.num_workers or settings.num_workers == 0):
+    if short_epoch:
         lasting = sweep(
             inputs, settings.replace(persistent_workers=True), [w for w in values if w], seed=seed
         )

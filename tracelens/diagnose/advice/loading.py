@@ -33,6 +33,7 @@ class LoaderCase:
     limits: model.Limits
     cores_known: bool
     advice: model.Advice
+    batches: int = 1  # batches that one step consumes; the model's unit is the batch
 
     @property
     def changes(self) -> dict[str, int | bool]:
@@ -46,7 +47,9 @@ class LoaderCase:
 
     def with_consumption(self, consume_ms: np.ndarray) -> model.Prediction:
         """The advised settings with another time of the rest of the step."""
-        return model.predict(self.inputs.replace(consume_ms=consume_ms), self.advice.advised.settings)
+        return model.predict(
+            self.inputs.replace(consume_ms=consume_ms / self.batches), self.advice.advised.settings
+        )
 
 
 def loader_case(case: Case, points: Mapping[int, float] | None = None) -> LoaderCase | str:
@@ -69,11 +72,13 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         cores=max(cores / local if known and ranks > 1 else cores, 1.0),
         busy_elsewhere=_elsewhere(case, cores, settings),
     )
-    consume = case.consume_ms()
+    batches = _batches(case)
+    consume = case.consume_ms() / batches
     if not case.analysis.has_gpu:
         # recorded beside others' load; the model adds that load again
         consume = consume * float(machine.speed([float(_threads(case))])[0])
-    size = case.signals.number("load.batch_bytes") or case.signals.number("transfer.h2d_bytes")
+    copied = case.signals.number("transfer.h2d_bytes")
+    size = case.signals.number("load.batch_bytes") or (copied / batches if copied else None)
     service = float(np.mean(observed.cpu_ms + observed.wait_ms))
     wanted = max(1, min(math.ceil(service / max(float(np.mean(consume)), 1e-3)) + 1, int(machine.cores), 16))
     if case.rehearsal:
@@ -85,7 +90,8 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
     inputs = LoaderInputs(
         service_cpu_ms=observed.cpu_ms, service_wait_ms=observed.wait_ms, consume_ms=consume,
         samples_per_batch=float(case.analysis.batch_size or 1), parallel=parallel, recorded_in_worker=observed.in_worker,
-        recorded_running=observed.running, machine=machine, batches_per_epoch=_epoch(case), **_consumer(case, consume), **_starting(case),
+        recorded_running=observed.running, machine=machine, batches_per_epoch=_epoch(case),
+        **_consumer(case, consume, batches), **_starting(case),
     )  # fmt: skip
     if (
         case.fired("load.worker_startup")
@@ -93,9 +99,20 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         and settings.num_workers
         and not settings.persistent_workers
     ):
-        inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, case.step_ms))
+        inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, case.step_ms / batches))
     limits = _limits(case, machine.cores, size)
-    return LoaderCase(inputs, settings, limits, known, model.advise(inputs, settings, limits))
+    return LoaderCase(inputs, settings, limits, known, model.advise(inputs, settings, limits), batches)
+
+
+def _batches(case: Case) -> int:
+    """Batches that a step consumes: more than one where gradients are accumulated, or a step is a whole inference call."""
+    log = case.analysis.run_log
+    if log is not None and len(log.steps) and log.queue_depth.size:
+        return max(round(log.queue_depth.size / len(log.steps)), 1)
+    activity, (low, high) = case.analysis.activity, case.analysis.window
+    mine = activity.next_events & (activity.host.thread == activity.main_thread)
+    inside = mine & (activity.host.start >= low) & (activity.host.start < high)
+    return max(round(int(inside.sum()) / case.analysis.step_count), 1)
 
 
 def _settings(case: Case) -> LoaderSettings | None:
@@ -202,11 +219,11 @@ def _elsewhere(case: Case, cores: float, settings: LoaderSettings) -> float:
     return float(np.clip(system * total - main - workers, 0.0, max(cores - 1, 0.0)))
 
 
-def _consumer(case: Case, consume: np.ndarray) -> dict[str, Any]:
+def _consumer(case: Case, consume: np.ndarray, batches: int) -> dict[str, Any]:
     """How the rest of a step uses the CPU, and whether the host runs ahead of a device."""
     mean = float(np.mean(consume))
     if case.analysis.has_gpu:
-        host = case.replayed.host_ms if case.replayed is not None else mean
+        host = case.replayed.host_ms / batches if case.replayed is not None else mean
         return {"main_cpu_ms": min(host, mean), "run_ahead": 2}
     return {"main_cpu_ms": mean, "main_threads": _threads(case), "run_ahead": 0}
 
@@ -274,7 +291,7 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
             if len(changes) > 1
             else advice.advised
         )
-        gain, interval = anchored(case, before, alone)
+        gain, interval = anchored(case, before, alone, loaded.batches)
         if name == "num_workers" or gain - 1 > WORTH:
             stated, bounds = case.stated(gain, interval)
             current = getattr(loaded.settings, name)
@@ -291,13 +308,14 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
 
 
 def anchored(
-    case: Case, before: model.Prediction, after: model.Prediction
+    case: Case, before: model.Prediction, after: model.Prediction, batches: int = 1
 ) -> tuple[float, tuple[float, float]]:
     """Speed-up and interval. Where the model's own step for today's settings is off the measured one, both are stated."""
     gain = before.speedup_to(after)
     low, high = model.speedup_interval(before, after)
-    measured = case.step_ms / after.mean_ms
-    if abs(math.log(before.mean_ms / case.step_ms)) > 0.05:
+    per_batch = case.step_ms / batches
+    measured = per_batch / after.mean_ms
+    if abs(math.log(before.mean_ms / per_batch)) > 0.05:
         low, high = min(low, measured * low / gain), max(high, measured * high / gain)
         gain = math.sqrt(gain * measured)
     return gain, (low, high)
@@ -307,14 +325,16 @@ def _why(case: Case, loaded: LoaderCase, name: str, after: model.Prediction) -> 
     inputs = loaded.inputs
     service = float(np.mean(inputs.service_cpu_ms + inputs.service_wait_ms))
     rest = float(np.mean(inputs.consume_ms)) if not callable(inputs.consume_ms) else 0.0
-    today = loaded.advice.current
+    today, steps = loaded.advice.current, loaded.batches
     text = (
         f"A batch takes {milliseconds(service)} to make ({milliseconds(float(np.mean(inputs.service_cpu_ms)))} of it CPU), "
-        f"the rest of a step {milliseconds(rest)}. Today a step waits {milliseconds(today.wait_ms)} for data "
-        f"(modelled step {milliseconds(today.mean_ms)}, measured {milliseconds(case.step_ms)}); "
+        f"the rest of a step {milliseconds(rest * steps)}. Today a step waits {milliseconds(today.wait_ms * steps)} for data "
+        f"(modelled step {milliseconds(today.mean_ms * steps)}, measured {milliseconds(case.step_ms)}); "
         f"with {name}={after.settings.num_workers if name == 'num_workers' else getattr(after.settings, name)} "
-        f"it waits {milliseconds(after.wait_ms)} (step {milliseconds(after.mean_ms)})."
+        f"it waits {milliseconds(after.wait_ms * steps)} (step {milliseconds(after.mean_ms * steps)})."
     )
+    if steps > 1:
+        text += f" A step consumes {steps} batches."
     if not loaded.cores_known:
         text += f" The number of cores was not recorded; {_ASSUMED_CORES:.0f} are assumed."
     return text
@@ -338,6 +358,11 @@ def _declined(case: Case, loaded: LoaderCase, changes: Mapping[str, Any]) -> lis
             reason = f"the loader limits nothing: loading free would save {milliseconds(case.signals.number('load.saving_ms'))} a step"
         elif advice.limited_by in _REASONS:
             reason = _REASONS[advice.limited_by]
+        elif changes and gain > 1 + WORTH:
+            reason = (
+                f"{best.settings.num_workers} would gain {ratio(gain)}, less than {' and '.join(changes)}, "
+                f"which gains {ratio(advice.current.speedup_to(advice.advised))} with today's number"
+            )
         else:
             reason = (
                 f"the best value ({best.settings.num_workers}) gains {ratio(gain)}, less than {WORTH:.0%}"

@@ -11,6 +11,7 @@ from tracelens.diagnose.advice.copying import copy_proposals
 from tracelens.diagnose.advice.loading import LoaderCase, anchored, loader_case, loader_proposals
 from tracelens.diagnose.advice.sizing import batch_proposals
 from tracelens.model import Curve, Declined, Plan, Recommendation
+from tracelens.units import milliseconds
 from tracelens.whatif.replay import Scenario
 from tracelens.whatif.scenarios import LOADED, merge
 
@@ -33,6 +34,8 @@ def _prescribe(case: Case, points: Mapping[int, float] | None) -> Advice:
         proposals, declined, curves = loader_proposals(case, loaded)
     elif case.fired_load_rule in ("load.main_process", "load.too_few_workers"):
         proposals = [_unquantified(case, loaded)]
+    elif case.fired_load_rule == "load.worker_startup":
+        proposals = [_persistent(case)]
     if case.rehearsal:
         case.next_bottleneck(LOADED)
     more_workers = any(p.recommendation.parameter == "num_workers" for p in proposals)
@@ -80,6 +83,24 @@ def _unquantified(case: Case, reason: str) -> Proposal:
     ))  # fmt: skip
 
 
+def _persistent(case: Case) -> Proposal:
+    """Workers that outlive an epoch, where only the epochs' first steps are known: they then cost what others do."""
+    epoch = case.signals.number("load.epoch_start_ms") or 0.0
+    step = case.step_ms
+    gain = step / max(step - epoch, 0.01 * step)
+    free = (case.speedups([LOADED]) or [gain])[0]
+    # at worst half of it was the first batches' own making; at best no batch is waited for at all
+    low = step / (step - epoch / 2)
+    stated, interval = case.stated(gain, widened(low, gain, max(free, gain), case.noise))
+    return Proposal(Recommendation(
+        parameter="persistent_workers", current=False, suggested=True, predicted_speedup=stated, interval=interval,
+        next_bottleneck=case.next_bottleneck(LOADED), rule="load.worker_startup", snippet=None, basis="bound",
+        why=f"Starting workers anew costs {milliseconds(epoch)} of each {milliseconds(step)} step, spread over the epoch. Kept "
+            "alive they fetch the next epoch's first batches at once; half of the cost kept is the lower end, loading free the upper.",
+        set_flag="--set persistent_workers=True",
+    ))  # fmt: skip
+
+
 def _with_snippet(recommendation: Recommendation) -> Recommendation:
     if recommendation.snippet is not None or recommendation.parameter not in _LOADER_ARGUMENTS:
         return recommendation
@@ -105,7 +126,7 @@ def _plan(case: Case, proposals: Sequence[Proposal], loaded: LoaderCase | None) 
         joint = (
             loaded.with_consumption(case.consume_ms(likely)) if likely is not None else loaded.advice.advised
         )
-        gain, interval = anchored(case, loaded.advice.current, joint)
+        gain, interval = anchored(case, loaded.advice.current, joint, loaded.batches)
         following = case.next_bottleneck(merge(LOADED, likely) if likely is not None else LOADED)
     elif likely is not None:
         low, high = _joined([c.low for c in changes]), _joined([c.high for c in changes])
@@ -118,6 +139,11 @@ def _plan(case: Case, proposals: Sequence[Proposal], loaded: LoaderCase | None) 
     else:
         following = case.next_bottleneck(None)
     stated, bounds = case.stated(gain, interval)
+    numbered = [p.recommendation for p in members if p.recommendation.predicted_speedup is not None]
+    if loading and loaded is None and likely is None and len(numbered) == 1:
+        # nothing to join: the one number there is, is the plan's
+        only = numbered[0]
+        stated, bounds, following = only.predicted_speedup, only.interval, only.next_bottleneck
     arguments = {
         p.recommendation.parameter: p.recommendation.suggested
         for p in members
