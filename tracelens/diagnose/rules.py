@@ -147,7 +147,14 @@ def parse_rule(table: Mapping[str, Any], source: str) -> Rule:
     if not isinstance(doc, dict) or set(doc) - _DOC or "why" not in doc:
         raise bad("[doc] takes why (required), fix, false_positives, sources")
     lists = {name: _conditions(when.get(name, []), bad) for name in ("all", "any", "unless")}
-    applies = table.get("applies", {})
+    applies, advice = table.get("applies", {}), table.get("advice", {})
+    if not isinstance(applies, dict) or set(applies) - {"all"}:
+        raise bad("[applies] takes `all`, a list of {signal, op, value}")
+    if not isinstance(advice, dict) or set(advice) - {"text"}:
+        raise bad("[advice] takes `text`")
+    min_steps = table.get("min_steps", 0)
+    if type(min_steps) is not int:
+        raise bad(f"min_steps {min_steps!r} is no whole number")
     for key in ("requires", "supersedes"):
         if not isinstance(table.get(key, []), list) or not all(
             isinstance(x, str) for x in table.get(key, [])
@@ -155,11 +162,11 @@ def parse_rule(table: Mapping[str, Any], source: str) -> Rule:
             raise bad(f"{key} is a list of names")
     return Rule(
         id=str(table["id"]), title=str(table["title"]), bottleneck=group, phase=table.get("phase"),
-        requires=tuple(table.get("requires", ())), min_steps=int(table.get("min_steps", 0)),
+        requires=tuple(table.get("requires", ())), min_steps=min_steps,
         supersedes=tuple(table.get("supersedes", ())), since=str(table.get("since", "")),
-        applies=_conditions(applies.get("all", []) if isinstance(applies, dict) else [], bad), **lists,
+        applies=_conditions(applies.get("all", []), bad), **lists,
         saving_whatif=saving.get("whatif"), saving_signal=saving.get("signal"),
-        advice=" ".join(str((table.get("advice") or {}).get("text", "")).split()),
+        advice=" ".join(str(advice.get("text", "")).split()),
         doc=dict(doc), source=source,
     )  # fmt: skip
 
@@ -180,13 +187,16 @@ def _conditions(entries: Any, bad: Any) -> tuple[Condition, ...]:
             )
         if ("value" in entry) == ("of" in entry):
             raise bad(f"condition on {entry['signal']} needs exactly one of value and of")
+        times = entry.get("times", 1.0)
+        if type(times) not in (int, float):
+            raise bad(f"condition on {entry['signal']}: times {times!r} is no number")
         conditions.append(
             Condition(
                 entry["signal"],
                 entry["op"],
                 entry.get("value"),
                 entry.get("of"),
-                float(entry.get("times", 1.0)),
+                float(times),
             )
         )
     return tuple(conditions)
