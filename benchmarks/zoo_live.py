@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="keep the bundles below this folder")
     options = parser.parse_args()
     jobs = [BY_NAME[name] for name in options.jobs] or list(ZOO)
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start")
+    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start", flush=True)
     print(
         f"{'job':<18} {'verdict: cause':<34} {'tried':<24} {'predicted':>9} {'interval':>14} {'measured':>8} {'+-':>6}  in"
     )

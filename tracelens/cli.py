@@ -189,6 +189,48 @@ def compare(
     raise typer.Exit(1 if found.outcome in ("not comparable", "unknown") else 0)
 
 
+@app.command(context_settings=_PASS_THROUGH)
+def tune(
+    context: typer.Context,
+    loader_only: Annotated[
+        bool, typer.Option("--loader-only", help="Measure the loader alone at a few worker counts, within a minute.")
+    ] = False,
+    max_runs: Annotated[int, _option("--max-runs", metavar="N", help="At most so many recordings.")] = 6,
+    max_minutes: Annotated[float, _option("--max-minutes", metavar="M", help="At most so many minutes.")] = 30.0,
+    stop_after: Annotated[
+        int, _option("--stop-after", metavar="STEPS", help="Steps of each recording.")
+    ] = 80,
+    resume: Annotated[
+        Path | None, _option("--resume", metavar="DIR", help="Go on with an earlier tuning of the same command.")
+    ] = None,
+) -> None:  # fmt: skip
+    """Record, apply what --set can, record again, while it gains: tracelens tune -- python train.py
+
+    Exit code 4 where the command could not be run.
+    """
+    from tracelens.tune.loop import TuneOptions
+    from tracelens.tune.loop import tune as run
+    from tracelens.tune.report import points_text, tuned_text
+
+    command = tuple(context.args)
+    if command[:1] == ("--",):
+        command = command[1:]
+    options = TuneOptions(command, max_runs, max_minutes, stop_after, resume)
+
+    def tell(line: str) -> None:
+        typer.echo(f"tracelens: {line}", err=True)
+
+    if loader_only:
+        from tracelens.reporting import ReportOptions, run_report
+        from tracelens.tune.loader_only import loader_only as measure
+
+        bundle, points = measure(options, tell)
+        typer.echo(points_text(points))
+        run_report(ReportOptions((bundle,)))
+        return
+    typer.echo(tuned_text(run(options, tell), command))
+
+
 @rules_app.command("list")
 def rules_list(
     rules: _RulesDirs = None,

@@ -6,6 +6,6 @@ from torch.utils.data import DataLoader
 
 args = options(__doc__)
 torch.set_num_threads(1)
-data = Pictures(8 * args.steps)
-loader = DataLoader(data, batch_size=8, num_workers=1 if args.workers is None else args.workers)
+data = Pictures(32 * args.steps)
+loader = DataLoader(data, batch_size=32, num_workers=1 if args.workers is None else args.workers)
 train(loader, convolutions(2), args.steps)

@@ -6,6 +6,6 @@ from torch.utils.data import DataLoader
 
 args = options(__doc__)
 torch.set_num_threads(1)
-data = Pictures(8 * args.steps)
-loader = DataLoader(data, batch_size=8, num_workers=args.workers or 0)
-train(loader, convolutions(24), args.steps)
+data = Pictures(32 * args.steps, crop=64)
+loader = DataLoader(data, batch_size=32, num_workers=args.workers or 0)
+train(loader, convolutions(32), args.steps)

@@ -8,16 +8,16 @@ from torch.utils.data import DataLoader, get_worker_info
 def load_index(worker: int) -> None:
     """What every worker does first: read and check the index of the data set."""
     data = get_worker_info().dataset
-    for name in range(40):
+    for name in range(80):
         decode(data.files[name % len(data.files)], data.side)
 
 
 args = options(__doc__)
 torch.set_num_threads(1)
-data = Pictures(8 * 8, side=160)
+data = Pictures(8 * 16, side=192)
 loader = DataLoader(
     data,
-    batch_size=8,
+    batch_size=16,
     num_workers=2 if args.workers is None else args.workers,
     worker_init_fn=load_index,
 )

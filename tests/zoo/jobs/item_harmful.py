@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 args = options(__doc__, vectorised="one operator instead of a loop")
 torch.set_num_threads(1)
 data = TensorDataset(torch.rand(32 * args.steps, 64), torch.randint(0, 10, (32 * args.steps,)))
-model = dense(64, 256)
+model = dense(64, 1024)
 history = []
 
 

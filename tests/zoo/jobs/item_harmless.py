@@ -10,7 +10,7 @@ data = TensorDataset(torch.rand(32 * args.steps, 256), torch.randint(0, 10, (32 
 losses = []
 train(
     DataLoader(data, batch_size=32),
-    dense(256, 1024, depth=4),
+    dense(256, 1536, depth=4),
     args.steps,
     lambda step, loss: losses.append(loss.detach() if args.no_item else loss.item()),
 )

@@ -10,6 +10,6 @@ args = options(__doc__, all_cores="use every core there is")
 if not args.all_cores:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 torch.set_num_threads(1)
-data = Pictures(8 * args.steps)
-loader = DataLoader(data, batch_size=8, num_workers=2 if args.workers is None else args.workers)
+data = Pictures(32 * args.steps)
+loader = DataLoader(data, batch_size=32, num_workers=2 if args.workers is None else args.workers)
 train(loader, convolutions(4), args.steps)

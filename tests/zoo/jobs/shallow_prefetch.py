@@ -16,8 +16,8 @@ class Bursts(Pictures):
 
 args = options(__doc__)
 torch.set_num_threads(1)
-data = Bursts(4 * args.steps, side=96, crop=96)
+data = Bursts(4 * args.steps, side=160, crop=160)
 loader = DataLoader(
     data, batch_size=4, num_workers=1 if args.workers is None else args.workers, prefetch_factor=1
 )
-train(loader, convolutions(40), args.steps)
+train(loader, convolutions(48), args.steps)

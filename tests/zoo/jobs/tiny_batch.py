@@ -7,4 +7,4 @@ from torch.utils.data import DataLoader, TensorDataset
 args = options(__doc__)
 torch.set_num_threads(1)
 data = TensorDataset(torch.rand(2 * args.steps * 16, 16), torch.randint(0, 10, (2 * args.steps * 16,)))
-train(DataLoader(data, batch_size=2), dense(16, 16, depth=60), args.steps)
+train(DataLoader(data, batch_size=2), dense(16, 16, depth=120), args.steps)

@@ -6,6 +6,6 @@ from torch.utils.data import DataLoader
 
 args = options(__doc__)
 torch.set_num_threads(2)
-data = Pictures(8 * 16, side=192)
-loader = DataLoader(data, batch_size=8, num_workers=16 if args.workers is None else args.workers)
+data = Pictures(32 * args.steps, side=192)
+loader = DataLoader(data, batch_size=32, num_workers=16 if args.workers is None else args.workers)
 train(loader, convolutions(16), args.steps)

@@ -1,0 +1,1 @@
+"""Record, apply what ``--set`` can, record again: the loop around a training command."""
