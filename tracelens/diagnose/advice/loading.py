@@ -224,8 +224,26 @@ def _consumer(case: Case, consume: np.ndarray, batches: int) -> dict[str, Any]:
     mean = float(np.mean(consume))
     if case.analysis.has_gpu:
         host = case.replayed.host_ms / batches if case.replayed is not None else mean
-        return {"main_cpu_ms": min(host, mean), "run_ahead": 2}
+        return {"main_cpu_ms": min(host, mean), "run_ahead": _run_ahead(case)}
     return {"main_cpu_ms": mean, "main_threads": _threads(case), "run_ahead": 0}
+
+
+def _run_ahead(case: Case) -> int:
+    """How many steps the host gets ahead of the device: 0 where it waits for its step's own work (``.item()``), 1 where
+    for the one before it (a blocking copy queues behind that), else what loops without waits reach before a batch is due."""
+    if case.replayed is None:
+        return 2
+    graph = case.replayed.graph
+    waiting = np.flatnonzero(graph.waits_for >= 0)
+    target = graph.waits_for[waiting]
+    done = np.cumsum(graph.duration)
+    total = np.bincount(graph.owner, weights=graph.duration, minlength=graph.steps)
+    before = np.concatenate(([0.0], np.cumsum(total)[:-1]))
+    late = done[target] - before[graph.owner[target]] >= 0.5 * total[graph.owner[target]]
+    own = late & (graph.owner[target] == graph.step[waiting])
+    if np.unique(graph.step[waiting[own]]).size > 0.5 * graph.steps:
+        return 0
+    return 1 if np.unique(graph.step[waiting]).size > 0.5 * graph.steps else 2
 
 
 def _threads(case: Case) -> int:
@@ -374,10 +392,15 @@ def _declined(case: Case, loaded: LoaderCase, changes: Mapping[str, Any]) -> lis
                 reason,
             )
         )
-    elif advice.limited_by in _REASONS:
-        found.append(
-            Declined("num_workers", None, f"beyond {changes['num_workers']}: {_REASONS[advice.limited_by]}")
-        )
+    else:
+        limit = advice.limited_by
+        starving = advice.advised.wait_ms > WORTH * advice.advised.mean_ms
+        if limit is None and starving and changes["num_workers"] >= math.floor(loaded.inputs.machine.cores):
+            limit = "cores"  # larger numbers were not even asked about
+        if limit in _REASONS:
+            found.append(
+                Declined("num_workers", None, f"beyond {changes['num_workers']}: {_REASONS[limit]}")
+            )
     return found
 
 
