@@ -13,20 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.signals.flops import (
-    Work,
-    attention_flops,
-    broadcast,
+from tracelens.signals.convolution import (
     convolution_flops,
     convolution_sizes,
     convolution_with_output,
     convolved,
-    matmul_flops,
-    matrix_work,
     weight_gradient,
 )
+from tracelens.signals.flops import attention_flops, broadcast, matmul_flops, matrix_work
 from tracelens.signals.shapes import Tensor, parse
 from tracelens.signals.traffic import traffic_bytes
+from tracelens.signals.work import Work
 
 small = st.integers(1, 5)
 

@@ -7,13 +7,14 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
-from tracelens.signals import flops as formulas
+from tracelens.signals import convolution
 from tracelens.signals.activity import Activity
-from tracelens.signals.flops import Work
+from tracelens.signals.flops import matrix_work
 from tracelens.signals.kernel_names import MATRIX_FAMILIES, family, number_format
 from tracelens.signals.operators import parent_operators
 from tracelens.signals.shapes import Inputs, Shape, Tensor, parse
 from tracelens.signals.traffic import traffic_bytes
+from tracelens.signals.work import Work
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -32,7 +33,7 @@ class WorkBook:
         self._outputs: dict[tuple[Shape, Shape], Shape | None] | None = None
         self._around: Ints | None = None
         self._weight_gradients = np.array(
-            [n in formulas.WEIGHT_GRADIENTS for n in activity.tables.names] or [False], dtype=bool
+            [n in convolution.WEIGHT_GRADIENTS for n in activity.tables.names] or [False], dtype=bool
         )
 
     @property
@@ -94,16 +95,16 @@ class WorkBook:
         if shape < 0:
             return -1
         operator, weight = tables.names[name], -1
-        if operator in formulas.WEIGHT_GRADIENTS:
+        if operator in convolution.WEIGHT_GRADIENTS:
             weight = int(host.shape[self.around[row]]) if self.around[row] >= 0 else -1
         key = (name, shape, weight, width)
         if key not in self._index:
             inputs = _with_width(self.inputs(shape), width)
-            if operator in formulas.WEIGHT_GRADIENTS:
-                found = formulas.weight_gradient(inputs, self._weight(int(self.around[row]), weight))
+            if operator in convolution.WEIGHT_GRADIENTS:
+                found = convolution.weight_gradient(inputs, self._weight(int(self.around[row]), weight))
             else:
-                found = formulas.matrix_work(operator, inputs)
-            if found is not None and not found.exact and operator not in formulas.CONVOLUTION_BACKWARD:
+                found = matrix_work(operator, inputs)
+            if found is not None and not found.exact and operator not in convolution.CONVOLUTION_BACKWARD:
                 found = self._with_output(inputs) or found
             if found is None:
                 self._index[key] = -1
@@ -115,7 +116,7 @@ class WorkBook:
     def _weight(self, around: int, shape: int) -> Shape | None:
         if shape < 0:
             return None
-        sizes = formulas.convolution_sizes(
+        sizes = convolution.convolution_sizes(
             self.activity.tables.names[self.activity.host.name[around]], self.inputs(shape)
         )
         return sizes[1] if sizes is not None else None
@@ -126,17 +127,17 @@ class WorkBook:
         if source is None or weight is None:
             return None
         out = self._convolution_outputs().get((source.shape, weight.shape))
-        return formulas.convolution_with_output(inputs, out) if out is not None else None
+        return convolution.convolution_with_output(inputs, out) if out is not None else None
 
     def _convolution_outputs(self) -> dict[tuple[Shape, Shape], Shape | None]:
         """Output sizes by input and weight sizes, from backward operators; None where two outputs were seen."""
         if self._outputs is None:
             host, names = self.activity.host, self.activity.tables.names
             self._outputs = {}
-            codes = [i for i, n in enumerate(names) if n in formulas.CONVOLUTION_BACKWARD]
+            codes = [i for i, n in enumerate(names) if n in convolution.CONVOLUTION_BACKWARD]
             rows = np.flatnonzero(np.isin(host.name, codes) & (host.shape >= 0))
             for name, shape in set(zip(host.name[rows].tolist(), host.shape[rows].tolist(), strict=True)):
-                sizes = formulas.convolution_sizes(names[name], self.inputs(shape))
+                sizes = convolution.convolution_sizes(names[name], self.inputs(shape))
                 if sizes is not None:
                     key = (sizes[0], sizes[1])
                     known = self._outputs.get(key, sizes[2])
