@@ -66,7 +66,7 @@ RUNS: dict[str, Params] = {
     "worker_startup": _SMALL.but(
         seed=12, persistent=False, epoch_batches=6, init_ms=60.0, traced=8, window_at=3
     ),
-    "periodic_stall": _SMALL.but(seed=13, stall_every=4, stall_ms=30.0, traced=6, window_at=2),
+    "periodic_stall": _SMALL.but(seed=13, stall_every=4, stall_ms=30.0, traced=10, window_at=2),
     "cpu_training": _SMALL.but(
         seed=14, device=None, pin=False, non_blocking=False, batch=64, main_threads=6, workers=1
     ),
