@@ -60,8 +60,9 @@ def unjudgeable(signals: Signals, evaluations: Mapping[str, Evaluation]) -> str 
         return "kernels were launched but none was recorded (CUPTI was not available, or CUDA activities were off)"
     if (signals.number("quality.other_share") or 0.0) > 0.5:
         return f"nothing was recorded for {percent(signals.number('quality.other_share'))} of the window"
-    if (signals.number("quality.coverage") or 1.0) < 0.5:
-        return f"only {percent(signals.number('quality.coverage'))} of the launched kernels were recorded"
+    coverage = signals.number("quality.coverage")
+    if coverage is not None and coverage < 0.5:
+        return f"only {percent(coverage)} of the launched kernels were recorded"
     return None
 
 
