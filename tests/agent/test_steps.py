@@ -45,7 +45,7 @@ class Agent:
     def activate(self) -> None:
         self.active = True
 
-    def write(self, name: str, record: dict[str, Any]) -> None:
+    def write(self, name: str, record: dict[str, Any], urgent: bool = False) -> None:
         assert name == "steps.jsonl"
         self.lines.append(record)
 

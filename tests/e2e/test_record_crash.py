@@ -49,7 +49,7 @@ def test_kill_9_of_everything(tmp_path: Path) -> None:
     assert bundle.exit is None
     assert not bundle.finished
     (rank,) = bundle.ranks
-    assert len(rank.steps) >= before
+    assert len(rank.steps) >= before  # at most half a second of lines is lost
     assert [window["kind"] for window in rank.windows if window["complete"]] == ["lean", "shapes", "stacks"]
     assert len(rank.traces) == 3
     assert rank.process
@@ -125,7 +125,7 @@ def test_sigterm_inside_a_window_exports_it(tmp_path: Path) -> None:
     process = start(tmp_path, PYTHON, TRAIN, "--steps", "20000", "--work", "0.1")
     bundle = tmp_path / "bundle"
     try:
-        wait_for(lambda: lines_in(bundle / "rank0" / "steps.jsonl") > 14)
+        wait_for(lambda: lines_in(bundle / "rank0" / "windows.jsonl") > 0)
         os.kill(Bundle.open(bundle).ranks[0].process[0]["pid"], signal.SIGTERM)
         process.communicate(timeout=60)
     finally:

@@ -104,7 +104,7 @@ class Agent:
             rank = self.rank if self.rank is not None else distributed_rank(self.torch)[0]
             record.update(rank=rank, pid=os.getpid())
         record.update(fields)
-        self.events.write(record)
+        self.events.write(record, urgent=True)
 
     def say(self, message: str) -> None:
         """One line on the job's stderr."""
@@ -195,7 +195,7 @@ class Agent:
         }  # fmt: skip
         record.update(environment.describe(self.torch, self.redactor))
         self._device_known = record["device"] is not None
-        self.write("process.jsonl", record)
+        self.write("process.jsonl", record, urgent=True)
 
     def describe_device(self) -> None:
         """Add the line that names the GPU once the job has initialised it."""
@@ -245,14 +245,14 @@ class Agent:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def write(self, name: str, record: Mapping[str, Any]) -> None:
-        """One line in a file of this rank's folder."""
+    def write(self, name: str, record: Mapping[str, Any], urgent: bool = False) -> None:
+        """One line in a file of this rank's folder; see ``Log.write``."""
         log = self._logs.get(name)
         if log is None:
             if self.folder is None:
                 return
             log = self._logs[name] = Log(os.path.join(self.folder, name), self._unwritable)
-        log.write(record)
+        log.write(record, urgent)
 
     def flush(self) -> None:
         """Hand every line to the operating system."""

@@ -169,7 +169,7 @@ class Windows:
             "cuda": kineto.records_cuda(self._agent.torch), "teardown_cupti": os.environ.get("TEARDOWN_CUPTI"),
         }  # fmt: skip
         self._durations.clear()
-        self._agent.write("windows.jsonl", self._open)
+        self._agent.write("windows.jsonl", dict(self._open), urgent=True)
         self._sigterm.catch()
         self._mark(step)
 
@@ -217,7 +217,7 @@ class Windows:
         self._export(profiler, window)
         window["export_ms"] = round((time.time_ns() - stopped) / 1e6, 3)
         window["after_ms"] = None
-        self._agent.write("windows.jsonl", window)
+        self._agent.write("windows.jsonl", window, urgent=True)
         self._after = {"window": window["window"], "after_ms": []}
         self.closed += 1
 
@@ -263,7 +263,7 @@ class Windows:
         """The steps after a window, as a second line of it."""
         after, self._after = self._after, None
         if after is not None:
-            self._agent.write("windows.jsonl", after)
+            self._agent.write("windows.jsonl", after, urgent=True)
 
     def give_up(self, error: Exception) -> None:
         """The profiler itself failed: no more windows."""

@@ -44,6 +44,7 @@ class Worker:
                 "start_ms": round((now - self._since) / 1e6, 3), "affinity": environment.affinity(),
                 "threads": self._agent.torch.get_num_threads(),
             },
+            urgent=True,
         )  # fmt: skip
 
     def fetched(self, record: Dict[str, Any], data: Any, error: Optional[BaseException]) -> None:
