@@ -85,8 +85,10 @@ def last_line(log: Path) -> str:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return str(log)
-    said = [line.strip() for line in lines if line.strip() and not line.startswith("tracelens: recording")]
-    return said[-1][:300] if said else f"see {log}"
+    said = [line.strip() for line in lines if line.strip()]
+    # the job's own words say more than what the recorder made of them
+    own = [line for line in said if not line.startswith("tracelens:")]
+    return (own or said or [f"see {log}"])[-1][:300]
 
 
 def run_trial(
