@@ -9,7 +9,7 @@ RUN := demo/run
 TRACES ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench docs golden
+.PHONY: help demo test check lint bench model docs golden
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,6 +38,7 @@ lint: $(READY)  ## style, types and layers, no tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/make_rules.py --check || { echo "docs/rules.md is stale: make docs" >&2; exit 1; }
 
 check: lint test  ## lint and test: what a change must pass
 
@@ -49,6 +50,9 @@ bench: $(READY)  ## run every benchmark; each prints a table (TRACES=FOLDER for 
 	    *) $(BIN)/python $$script || exit 1;; \
 	  esac; \
 	done
+
+model: $(READY)  ## fit the reference model again on simulated runs and print how good it is
+	$(BIN)/python scripts/fit_model.py
 
 docs: $(READY)  ## write docs/rules.md from the rule files
 	$(BIN)/python docs/make_rules.py
