@@ -13,6 +13,7 @@ from tracelens.whatif.bounds import WhatIfs
 
 Outcome = Literal["fired", "superseded", "passed", "not applicable", "could not be evaluated"]
 
+_OUTSIDE = ("communication.waiting_ms", "gpu.shared_saving_ms")
 _OPS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
 }  # fmt: skip
@@ -82,6 +83,8 @@ def _saving(rule: Rule, signals: Signals, whatifs: WhatIfs) -> float | None:
     own = signals.number(rule.saving_signal) if rule.saving_signal else None
     resource = rule.saving_whatif or rule.bottleneck
     ceiling = whatifs.saving_ms.get(resource) if resource else None
+    if rule.bottleneck in ("gpu", "communication") and rule.saving_signal in _OUTSIDE:
+        ceiling = None  # waiting for others: no what-if of the rank's own resources contains it
     known = [value for value in (own, ceiling) if value is not None]
     if not known or not (rule.saving_signal or rule.saving_whatif) or (rule.saving_signal and not own):
         return None

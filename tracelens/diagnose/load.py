@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from tracelens.errors import InputError
 from tracelens.ingest.align import align
 from tracelens.ingest.discover import RankInput, RunInput
@@ -15,8 +17,6 @@ from tracelens.ingest.tables import GpuLog, HostLog
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.trace.reader import read_trace
 from tracelens.trace.tables import TraceTables
-
-_MARGIN_NS = 2_000_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _placed(
 ) -> GpuLog | HostLog | None:
     for path in paths:
         log = read(path)  # type: ignore[operator]
-        placed = align(log, *window, margin_ns=_MARGIN_NS if window[1] - window[0] < _MARGIN_NS else 0)
+        placed = align(log, *window, margin_ns=_margin(log, window))
         if placed.log is None or not len(placed.log):
             notes.append(placed.message)
             continue
@@ -91,6 +91,13 @@ def _placed(
         notes.extend(log.notes)
         return placed.log  # type: ignore[no-any-return]
     return None
+
+
+def _margin(log: GpuLog | HostLog, window: tuple[int, int]) -> int:
+    """How far beyond a short trace samples still speak for it: to the nearest few, never into start-up."""
+    apart = np.diff(log.t_ns)
+    period = int(np.median(apart[apart > 0])) if (apart > 0).any() else 0
+    return 2 * period if window[1] - window[0] < 4 * period else 0
 
 
 def _own_gpu(log: GpuLog, analysis: RankAnalysis, notes: list[str]) -> GpuLog:

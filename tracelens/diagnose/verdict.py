@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from tracelens.diagnose.engine import Evaluation
 from tracelens.model import Bottleneck, RuledOut
@@ -34,6 +35,11 @@ def bottleneck(
     """``(class, why inconclusive)``: waste is asked first, then the kernels; ``none`` where nothing saves 8 %."""
     if reason := unjudgeable(signals, evaluations):
         return "inconclusive", reason
+    # who waits for a late rank, or for another process's kernels, is not helped by anything of its own
+    for rule, name in (("communication.straggler", "communication"), ("compute.shared_gpu", "gpu")):
+        saving = evaluations[rule].saving_ms if _fired(evaluations, rule) else None
+        if saving is not None and saving >= WORTH * whatifs.step_ms:
+            return cast(Bottleneck, name), None
     waste = _largest(whatifs, WASTE)
     if waste is not None:
         if waste == "cpu" and _fired(evaluations, "load.host_memory_bandwidth"):
@@ -44,20 +50,25 @@ def bottleneck(
         return work, None
     if signals.value("quality.cpu_only") and _fired(evaluations, "host.cpu_compute"):
         return "cpu", None
-    if (signals.number("phase.compute") or 0.0) >= BUSY:
+    if (signals.number("phase.compute") or 0.0) >= BUSY and (signals.number("steps.steady") or 0) < 3:
         # host and kernels are level, so neither saves 8 % alone; a GPU that computes all the time is limited by its kernels
         memory, arithmetic = (
             signals.number("kernels.memory_ms") or 0.0,
             signals.number("kernels.arithmetic_ms") or 0.0,
         )
         return ("memory_bandwidth" if memory > arithmetic else "gpu"), None
+    if _fired(evaluations, "quality.unrecorded_graphs"):
+        return (
+            "inconclusive",
+            "kernels inside CUDA graphs were not recorded, so that nobody can tell what they are limited by",
+        )
     return "none", None
 
 
 def unjudgeable(signals: Signals, evaluations: Mapping[str, Evaluation]) -> str | None:
     """Why no verdict is possible, None where one is."""
-    if signals.value("quality.cpu_only") and (signals.number("dispatch.recorded_launches") or 0) > 0:
-        return "kernels were launched but none was recorded (CUPTI was not available, or CUDA activities were off)"
+    if signals.value("quality.cpu_only") and signals.value("quality.expects_gpu"):
+        return "this job uses a GPU, but no kernel was recorded (CUPTI was not available, or CUDA activities were off)"
     if (signals.number("quality.other_share") or 0.0) > 0.5:
         return f"nothing was recorded for {percent(signals.number('quality.other_share'))} of the window"
     coverage = signals.number("quality.coverage")
@@ -168,7 +179,12 @@ def headline(
     words = words[0].lower() + words[1:] if words[:2] != words[:2].upper() else words
     share, gain = whatifs.share(name), whatifs.speedup(name)
     upto = "up to " if whatifs.kind == "bound" else ""
-    if name in WASTE and busy is not None and (signals.number("phase.compute") or 0.0) >= BUSY and share is not None:
+    if (
+        name in WASTE
+        and busy is not None
+        and (signals.number("phase.compute") or 0.0) >= BUSY
+        and share is not None
+    ):
         source = {"cpu": "the host", "h2d_copy": "copies", "communication": "communication"}[name]
         if rule and rule.startswith("load."):
             source = "loading"

@@ -13,7 +13,7 @@ from tracelens.signals.loader import loader_signals
 from tracelens.signals.machine import machine_signals
 from tracelens.signals.quality import quality_signals
 from tracelens.signals.runsteps import corrected_shares, run_signals
-from tracelens.signals.signal import Signals
+from tracelens.signals.signal import Signals, Value
 from tracelens.signals.transfer import transfer_signals
 
 
@@ -80,9 +80,7 @@ def _derived(analysis: RankAnalysis, out: Signals) -> None:
         "host log",
         "no worker process, or no host log",
     )
-    busy = min(worker, 1.0) if mode == "workers" and worker is not None else None
-    if out.value("load.worker_busy") is None:
-        out.add("load.worker_busy", busy, "share", "host log", "no worker process, or no host log")
+    _workers(mode, worker, out)
     known = [
         v for v in (out.number("load.thread_cores"), out.number("load.worker_thread_cores")) if v is not None
     ]
@@ -100,6 +98,11 @@ def _derived(analysis: RankAnalysis, out: Signals) -> None:
     slowed = (
         drop * compute * length if drop is not None and compute is not None and length is not None else None
     )
+    idle = out.number("host.queue_gap_ms")
+    out.add("gpu.shared_saving_ms", idle, "ms", "trace", "no GPU work in the trace")
+    used, running = out.number("gpu.utilization"), out.number("gpu.busy")
+    foreign = used - running if used is not None and running is not None else None
+    out.add("gpu.foreign_share", foreign, "share", "GPU log and trace", "no GPU log")
     out.add("gpu.throttle_saving_ms", slowed, "ms", "GPU log and trace", "no clocks in a GPU log")
 
 
@@ -112,3 +115,39 @@ def _clock_loss(analysis: RankAnalysis) -> float | None:
     if not clock.size:
         return None
     return 1 - float(clock.mean() / np.percentile(clock, 95))
+
+
+def _workers(mode: Value | None, worker: float | None, out: Signals) -> None:
+    """How busy each worker is: computing, and blocked on storage (cores in iowait, spread over the workers)."""
+    count, cores, iowait = (
+        out.number("machine.workers"),
+        out.number("machine.cores"),
+        out.number("machine.iowait"),
+    )
+    blocked = (
+        min(iowait * cores / count, 1.0)
+        if mode == "workers" and count and cores and iowait is not None
+        else None
+    )
+    out.add("load.worker_io_wait", blocked, "share", "host log", "no worker process, or no host log")
+    if out.value("load.worker_busy") is None:
+        busy = min(worker + (blocked or 0.0), 1.0) if mode == "workers" and worker is not None else None
+        out.add("load.worker_busy", busy, "share", "host log", "no worker process, or no host log")
+    threads, usable = out.number("machine.worker_threads"), out.number("machine.usable_cores")
+    crowd = (
+        threads * count / usable
+        if mode == "workers" and threads and count and usable and threads >= 4
+        else None
+    )
+    out.add("load.threads_per_core", crowd, "count", "host log", "workers run few threads, or no host log")
+    # workers that neither compute nor wait for storage while every step waits for them wait to hand over
+    busy_share, stalled = out.number("load.worker_busy"), out.number("load.stalled_share")
+    idle = busy_share < 0.5 and stalled >= 0.6 if busy_share is not None and stalled is not None else None
+    recorded = out.value("load.handover_share") is not None
+    out.add(
+        "load.handover_limited",
+        None if recorded else idle,
+        None,
+        "host log and trace",
+        "the loader log says it better, or no host log",
+    )

@@ -168,7 +168,7 @@ def _mean(values: np.ndarray) -> float | None:
 def log_signals(log: GpuLog | None, out: Signals) -> None:
     """What a GPU log says: clocks, throttling, memory, the PCIe link, other users."""
     names = (
-        "gpu.throttled_share", "gpu.clock_ratio", "gpu.clock_drop", "gpu.utilization", "gpu.memory_used_share", "gpu.power_ratio",
+        "gpu.throttled_share", "gpu.thermal_share", "gpu.clock_ratio", "gpu.clock_drop", "gpu.utilization", "gpu.memory_used_share", "gpu.power_ratio",
         "gpu.foreign_processes", "pcie.width_ratio", "pcie.gen_ratio", "pcie.link_gb_s", "gpu.dram_bandwidth",
     )  # fmt: skip
     if log is None or not len(log):
@@ -182,6 +182,9 @@ def log_signals(log: GpuLog | None, out: Signals) -> None:
         LOG,
         "no throttle reasons in the log",
     )
+    hot = _SLOWING & ~THROTTLE_BITS["sw_power_cap"]
+    thermal = float(((masks & hot) != 0).mean()) if masks.size else None
+    out.add("gpu.thermal_share", thermal, "share", LOG, "no throttle reasons in the log")
     clock, limit = log.sm_clock_mhz, log.sm_clock_max_mhz
     out.add("gpu.clock_ratio", _mean(clock / limit), "share", LOG, "no clock limits in the log")
     known = clock[np.isfinite(clock)]

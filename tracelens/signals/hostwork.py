@@ -12,8 +12,9 @@ from tracelens.trace.tables import Device, Host
 
 TRACE = "trace"
 LONG_PYTHON_NS = (
-    500_000  # a pause between operators longer than this is work of its own, not interpreter overhead
+    100_000  # a pause between operators longer than this is work of its own, not interpreter overhead
 )
+_SLOW_CALL_NS = 500_000
 _FIRST_USE = 50  # a call this many times the median of its kind loads, compiles or initialises something
 
 
@@ -28,7 +29,7 @@ def host_signals(analysis: RankAnalysis, out: Signals) -> None:
     short = python.total - long.total
     out.add("host.python_ms", analysis.per_step_ms(long.total), "ms", TRACE)
     first_use = first_use_time(analysis).intersect(parts["dispatch"])
-    dispatch = parts["dispatch"].total + parts["optimizer"].total + short - first_use.total
+    dispatch = parts["dispatch"].total + short - first_use.total
     out.add("host.dispatch_ms", analysis.per_step_ms(dispatch), "ms", TRACE)
     out.add("startup.first_use_ms", analysis.per_step_ms(first_use.total), "ms", TRACE)
     out.add("host.optimizer_ms", analysis.per_step_ms(parts["optimizer"].total), "ms", TRACE)
@@ -140,7 +141,7 @@ def first_use_time(analysis: RankAnalysis) -> Intervals:
         return EMPTY
     spent = host.end[launches] - host.start[launches]
     return analysis.activity.rows_to_intervals(
-        launches[(spent > _FIRST_USE * np.median(spent)) & (spent > LONG_PYTHON_NS)]
+        launches[(spent > _FIRST_USE * np.median(spent)) & (spent > _SLOW_CALL_NS)]
     )
 
 

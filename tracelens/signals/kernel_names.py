@@ -153,7 +153,12 @@ def number_format(name: str, dtype: str | None = None) -> str | None:
     for label, pattern in _FORMATS:
         if pattern.search(low):
             return label
-    if dtype in ("fp32", None) and "nvjet" not in low and _TENSOR_CORE.search(low) and not _AMD_CORE.search(low):
+    if (
+        dtype in ("fp32", None)
+        and "nvjet" not in low
+        and _TENSOR_CORE.search(low)
+        and not _AMD_CORE.search(low)
+    ):
         # NVIDIA's tensor cores take floats as TF32; AMD's matrix cores as they are
         return "tf32"
     return dtype

@@ -15,7 +15,7 @@ _NAMES = (
     "machine.system_cpu", "machine.iowait", "machine.main_cpu", "machine.worker_cpu", "machine.workers", "machine.affinity",
     "machine.quota_cores", "machine.throttled", "machine.main_threads", "machine.worker_threads", "machine.run_delay",
     "machine.dev_shm_used_share", "machine.memory_used_share", "machine.swap_used", "machine.psi_io", "machine.psi_memory",
-    "machine.worker_read_bytes_s",
+    "machine.worker_read_bytes_s", "load.worker_imbalance",
 )  # fmt: skip
 
 
@@ -79,6 +79,14 @@ def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
     out.add(
         "machine.worker_cpu", _scaled(_mean(workers.cpu_percent)), "cores", LOG, "no worker process was seen"
     )
+    each = [_mean(workers.cpu_percent[workers.pid == pid]) for pid in np.unique(workers.pid)]
+    loads = np.array([v for v in each if v is not None])
+    spread = (
+        float(loads.max() / max(np.median(loads), 1.0)) if loads.size >= 2 and loads.max() >= 50 else None
+    )
+    out.add(
+        "load.worker_imbalance", spread, "ratio", LOG, "fewer than two workers were seen, or none is busy"
+    )
     out.add("machine.worker_threads", _mean(workers.num_threads), "count", LOG, "no worker process was seen")
     delay = _mean(mine.run_delay_share)
     out.add("machine.run_delay", delay, "cores", LOG, "no run-queue delays in the log")
@@ -98,7 +106,7 @@ def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
     share("machine.dev_shm_used_share", _mean(log.dev_shm_used / log.dev_shm_total), 1.0)
     share("machine.memory_used_share", _mean(1 - log.mem_available / log.mem_total), 1.0)
     out.add("machine.swap_used", _mean(log.swap_used), "bytes", LOG)
-    out.add("machine.worker_read_bytes_s", _read_rate(mine), "bytes/s", LOG)
+    out.add("machine.worker_read_bytes_s", "load.worker_imbalance", _read_rate(mine), "bytes/s", LOG)
 
 
 def _scaled(percent: float | None) -> float | None:

@@ -12,7 +12,7 @@ TRACE = "trace"
 _SMALL_COPY = 64 * 1024
 _NAMES = (
     "transfer.saving_ms", "transfer.h2d_bytes", "transfer.h2d_count", "transfer.pageable_share", "transfer.h2d_gb_s",
-    "transfer.small_count", "transfer.blocked_ms", "transfer.bulk_d2h_ms",
+    "transfer.small_count", "transfer.blocked_ms", "transfer.gpu_share", "transfer.blocking_syncs", "transfer.bulk_d2h_ms",
 )  # fmt: skip
 
 
@@ -59,6 +59,7 @@ def transfer_signals(analysis: RankAnalysis, out: Signals) -> None:
         "ms",
         TRACE,
     )
+    out.add("transfer.gpu_share", float(duration.sum()) / max(analysis.length, 1), "share", TRACE)
     _blocked(analysis, out)
 
 
@@ -68,3 +69,20 @@ def _blocked(analysis: RankAnalysis, out: Signals) -> None:
     inside = (calls.end > analysis.window[0]) & (calls.start < analysis.window[1])
     spent = np.minimum(calls.end - calls.start, calls.explained)[inside]
     out.add("transfer.blocked_ms", analysis.per_step_ms(float(spent.sum())), "ms", TRACE)
+    out.add("transfer.blocking_syncs", _own_syncs(analysis) / analysis.step_count, "count", TRACE)
+
+
+def _own_syncs(analysis: RankAnalysis) -> int:
+    """Synchronisations right after a host-to-device copy: how torch waits for a copy without ``non_blocking``."""
+    activity, calls = analysis.activity, analysis.copies
+    syncs = activity.sync_calls
+    device = activity.device
+    others = np.unique(np.concatenate((device.launch[device.launch >= 0], calls.row)))
+    start = activity.host.start
+    others = others[np.argsort(start[others], kind="stable")]
+    if not others.size or not syncs.size:
+        return 0
+    inside = syncs[(start[syncs] >= analysis.window[0]) & (start[syncs] < analysis.window[1])]
+    before = np.searchsorted(start[others], start[inside], side="left") - 1
+    copies = calls.row[calls.kind == Device.H2D]
+    return int(np.isin(others[before[before >= 0]], copies).sum())

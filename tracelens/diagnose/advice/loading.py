@@ -398,9 +398,7 @@ def _declined(case: Case, loaded: LoaderCase, changes: Mapping[str, Any]) -> lis
         if limit is None and starving and changes["num_workers"] >= math.floor(loaded.inputs.machine.cores):
             limit = "cores"  # larger numbers were not even asked about
         if limit in _REASONS:
-            found.append(
-                Declined("num_workers", None, f"beyond {changes['num_workers']}: {_REASONS[limit]}")
-            )
+            found.append(Declined("num_workers", None, f"beyond {changes['num_workers']}: {_REASONS[limit]}"))
     return found
 
 
