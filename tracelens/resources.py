@@ -1,4 +1,4 @@
-"""Where the packaged data (rules, report templates) lives: in the wheel, else in our own checkout."""
+"""Where the packaged data (rules, report templates, the reference model) lives: in the wheel, else in our own checkout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 @cache
 def data_dir(name: str) -> Path:
-    """The folder ``rules`` or ``reports``: packaged data first, the checkout only when it is ours."""
+    """The folder ``rules``, ``reports`` or ``models``: packaged data first, the checkout only when it is ours."""
     packaged = _PACKAGE / "_data" / name
     if packaged.is_dir():
         return packaged

@@ -119,5 +119,6 @@ def read_model(value: Mapping[str, Any]) -> ReferenceModel:
         for name, points in value["centroids"].items()
     }
     return ReferenceModel(
-        np.array(value["mean"]), np.array(value["scale"]), centroids, value.get("training", {})
-    )
+        np.array(value["mean"]), np.array(value["scale"]), np.array(value["covariance"]), centroids,
+        float(value["temperature"]), value.get("training", {}),
+    )  # fmt: skip
