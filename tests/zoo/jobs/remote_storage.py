@@ -1,4 +1,4 @@
-"""Every sample is a request to a store that answers after 8 ms; two workers wait for most of the time."""
+"""Every sample is a request to a store that answers after 8 ms; the one worker waits for most of the time."""
 
 import time
 
@@ -24,6 +24,6 @@ class Remote(Dataset):
 args = options(__doc__)
 torch.set_num_threads(1)
 loader = DataLoader(
-    Remote(8 * args.steps), batch_size=8, num_workers=2 if args.workers is None else args.workers
+    Remote(8 * args.steps), batch_size=8, num_workers=1 if args.workers is None else args.workers
 )
 train(loader, convolutions(16), args.steps)
