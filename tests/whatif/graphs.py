@@ -13,6 +13,9 @@ from tracelens.whatif.replay import Scenario, replay
 from tracelens.whatif.timing import Timing
 
 
+_CALLS = {g.LAUNCH: g.DISPATCH, g.SYNC: g.DISPATCH, g.NEXT: g.LOAD, g.CALL: g.ALLOCATION}
+
+
 @dataclass
 class Maker:
     """Interactions in host order; ``step`` ends a step. ``again`` repeats what was made so far."""
@@ -108,7 +111,7 @@ class Maker:
             timing=Timing(self.call_ns, self.latency, self.between, self.queue),
             backlog=np.array(backlog or (0.0,) * streams), hidden=column(activities, "hidden", float),
             steps=self.steps, streams=streams, concurrent=0.0, recorded_ns=recorded or 1000.0 * self.steps,
-            begun_ns=begun, start_ns=0,
+            begun_ns=begun, start_ns=0, call_work=np.array([_CALLS[row["kind"]] for row in rows], dtype=np.int64),
         )  # fmt: skip
 
 

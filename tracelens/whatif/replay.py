@@ -242,4 +242,7 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
         if not known.size:
             break
         usual = float(np.median(known))
+    if count > workers:
+        # nothing shows when the first ones were begun; the ones that were waited for are the slow ones, so all count
+        service[:workers] = np.median(service[workers:])
     return service
