@@ -189,6 +189,33 @@ def compare(
     raise typer.Exit(1 if found.outcome in ("not comparable", "unknown") else 0)
 
 
+@app.command()
+def check(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A bundle, trace or report.html, or a folder of repeated runs.")],
+    budget: Annotated[Path, _option("--budget", metavar="FILE", help="Limits as TOML: [[limit]] value, max, min ...")],
+    baseline: Annotated[
+        list[Path] | None, _option("--baseline", metavar="PATH", help="An earlier recording to be as fast as.")
+    ] = None,
+    junit: Annotated[
+        Path | None, _option("--junit", metavar="FILE", help="Write the outcomes as JUnit XML.")
+    ] = None,
+    rules: _RulesDirs = None,
+) -> None:  # fmt: skip
+    """A recording against a budget and earlier recordings, for CI; exit code 1 where a limit does not hold."""
+    from tracelens.check.budget import check as judge
+    from tracelens.check.budget import checks_text, junit_xml, read_budget
+    from tracelens.check.sides import load_side
+    from tracelens.reporting import write_file
+
+    limits, folders = read_budget(budget), tuple(rules or ())
+    side = load_side(path, folders)
+    found = judge(side, limits, [load_side(one, folders) for one in baseline or ()])
+    if junit is not None:
+        write_file(junit, junit_xml(found, side.name))
+    typer.echo(checks_text(found))
+    raise typer.Exit(0 if all(one.passed for one in found) else 1)
+
+
 @app.command(context_settings=_PASS_THROUGH)
 def tune(
     context: typer.Context,
