@@ -98,7 +98,7 @@ def judge(
     for name, value in (extra or {}).items():
         signals.add(name, value, "ms" if name.endswith("_ms") else None, "all ranks")
     exposed: dict[str, float] = {}
-    whatifs, replayed = what_ifs(analysis, signals.number("load.worker_busy"))
+    whatifs, replayed = what_ifs(analysis, _workers_busy(signals))
     if replayed is not None:
         for signal, saving in replayed.causes.items():
             idle = signals.number(signal)
@@ -115,6 +115,15 @@ def judge(
     evaluations = evaluate_all(rules, signals, whatifs)
     name, reason = decide.bottleneck(whatifs, signals, evaluations)
     return Judged(analysis, signals, whatifs, evaluations, name, reason, replayed, exposed)
+
+
+def _workers_busy(signals: Signals) -> float | None:
+    """How busy the workers are at least: the loader log's word, else their CPU use (iowait is the whole machine's)."""
+    busy = signals.get("load.worker_busy")
+    if busy is not None and busy.source == "loader log":
+        return signals.number("load.worker_busy")
+    computing = signals.number("machine.worker_cpu")
+    return min(computing, 1.0) if computing is not None and signals.value("load.mode") == "workers" else None
 
 
 def _judge_all(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> list[Judged]:

@@ -125,7 +125,7 @@ def _workers(mode: Value | None, worker: float | None, out: Signals) -> None:
         out.number("machine.iowait"),
     )
     blocked = (
-        min(iowait * cores / count, 1.0)
+        min(iowait * cores / count, 1.0 - min(worker or 0.0, 1.0))
         if mode == "workers" and count and cores and iowait is not None
         else None
     )

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.signal import Signals
+from tracelens.trace.intervals import Intervals
 
 TRACE, SETTINGS, HOST = "trace", "loader settings", "host log"
 _STALL = 0.1  # a step counts as stalled where loading takes more than this share of the mean step
@@ -107,6 +108,8 @@ def _first_kernel(analysis: RankAnalysis, out: Signals) -> None:
     chosen = np.arange(steps.first, steps.last + 1)
     chosen = chosen[first[chosen] < np.iinfo(np.int64).max]
     waiting = analysis.phases.parts["host"].intersect(analysis.phases.starved)
+    copies = analysis.copies
+    waiting = waiting.subtract(Intervals.of(copies.start, copies.end))
     out.add(
         "load.before_first_kernel_ms",
         analysis.per_step_ms(float(waiting.measure(steps.begin[chosen], first[chosen]).sum())),

@@ -81,11 +81,11 @@ def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
     )
     each = [_mean(workers.cpu_percent[workers.pid == pid]) for pid in np.unique(workers.pid)]
     loads = np.array([v for v in each if v is not None])
-    spread = (
+    uneven = (
         float(loads.max() / max(np.median(loads), 1.0)) if loads.size >= 2 and loads.max() >= 50 else None
     )
     out.add(
-        "load.worker_imbalance", spread, "ratio", LOG, "fewer than two workers were seen, or none is busy"
+        "load.worker_imbalance", uneven, "ratio", LOG, "fewer than two workers were seen, or none is busy"
     )
     out.add("machine.worker_threads", _mean(workers.num_threads), "count", LOG, "no worker process was seen")
     delay = _mean(mine.run_delay_share)

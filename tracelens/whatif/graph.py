@@ -7,6 +7,7 @@ wait is a dependency, and its length comes out of the replay.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +26,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 # kinds of host work
-LOAD, ALLOCATION, CAST, OPTIMIZER, DISPATCH, PYTHON = range(6)
-HOST_WORK = ("load", "allocation", "cast", "optimizer", "dispatch", "python")
+LOAD, ALLOCATION, CAST, OPTIMIZER, DISPATCH, PYTHON, COPY = range(7)
+HOST_WORK = ("load", "allocation", "cast", "optimizer", "dispatch", "python", "copy")
 # classes of device work
 ARITHMETIC, MEMORY, SMALL, UNKNOWN, COMMUNICATION, H2D, D2H_BULK, D2H_SMALL = range(8)
 DEVICE_WORK = ("arithmetic", "memory", "small", "unknown", "communication", "h2d", "d2h_bulk", "d2h_small")
@@ -37,6 +38,7 @@ SMALL_COPY = 65_536  # .item()-like copies to the host stay below
 _HANDOVER_NS = 2_000_000.0  # unpickling a batch and handing it over; a ``next`` that lasts longer waits
 _QUICK_NS = 100_000.0  # where every call waited: what quick ones took in recordings of others (0.07-0.15 ms)
 _HIDDEN_NS = 50_000
+_COPY_OPERATOR = re.compile(r"^aten::(to|_to_copy|copy_|pin_memory)$")
 _BLOCKED = 10  # a launch this many times the usual duration may have waited for room in the queue
 
 
@@ -57,10 +59,11 @@ class Requests:
 class Graph:
     """Interactions in host order (arrays of length n) and activities in launch order (length m).
 
-    ``gap`` (n, 6): host work before the interaction by kind, ns. ``call``: the interaction's own cost, ns.
+    ``gap`` (n, 7): host work before the interaction by kind, ns. ``call``: the interaction's own cost, ns.
     ``first``/``count``: its activities. ``waits_for``: the activity whose end it waits for (-1: none),
     ``slack`` how long after that end it returns. ``step``: steady step that it belongs to.
     ``backlog``: per stream, when work queued before the first interaction ends, ns after the steps begin on the host.
+    ``call_work``: the kind of host work that the interaction's own cost is (None: all dispatch).
     Activities: ``hidden`` ns of unrecorded CUDA-graph work before it,
     ``duration`` ns, ``work`` class, ``stream`` index, ``after``: an activity on another stream that
     must end first (-1: none), ``owner`` steady step.
@@ -93,6 +96,7 @@ class Graph:
     recorded_ns: float
     begun_ns: float
     start_ns: int
+    call_work: Ints | None = None
 
     def __len__(self) -> int:
         return int(self.kind.size)
@@ -154,6 +158,7 @@ def build_graph(
         requests=requests, timing=timing, steps=last - first + 1, streams=int(streams.size),
         concurrent=_concurrency(analysis), recorded_ns=recorded,
         begun_ns=float(steps.done[last] - low) - recorded, start_ns=low,
+        call_work=_call_work(analysis, rows, kinds, order, begin, count),
     )  # fmt: skip
 
 
@@ -219,6 +224,7 @@ def _host_work(analysis: RankAnalysis, low: Ints, high: Ints) -> Floats:
     claims = {
         LOAD: activity.next,
         ALLOCATION: activity.rows_to_intervals(activity.allocation_calls),
+        COPY: copying_operators(analysis),
         CAST: activity.casts,
         OPTIMIZER: activity.optimizer,
         DISPATCH: activity.operators,
@@ -280,7 +286,9 @@ def _waits(
                     if device.end[target] > host.start[row]
                     else 0.0
                 )
-                small[i] = not (i and kinds[i] == SYNC and _bulk_copy(device, order, kinds, begin, count, i - 1))
+                small[i] = not (
+                    i and kinds[i] == SYNC and _bulk_copy(device, order, kinds, begin, count, i - 1)
+                )
     return waits_for, slack, small
 
 
@@ -368,6 +376,34 @@ def _across_streams(
                 after[k] = max(near, key=lambda j: int(end[j]))
         last_on[own] = k
     return after
+
+
+def copying_operators(analysis: RankAnalysis) -> Intervals:
+    """Time in operators that do nothing but copy to the device: ``aten::to`` and the like around a copy call."""
+    activity, calls = analysis.activity, analysis.copies
+    host = activity.host
+    start = np.sort(calls.start[calls.kind == Device.H2D])
+    operators = np.flatnonzero(
+        activity.on_launching_thread & (host.kind == Host.OPERATOR) & activity.matching(_COPY_OPERATOR)
+    )
+    inside = np.searchsorted(start, host.end[operators]) > np.searchsorted(start, host.start[operators])
+    return activity.rows_to_intervals(operators[inside])
+
+
+def _call_work(
+    analysis: RankAnalysis, rows: Ints, kinds: Ints, order: Ints, begin: Ints, count: Ints
+) -> Ints:
+    """The kind of host work that each interaction's own cost belongs to."""
+    activity = analysis.activity
+    work = np.full(rows.size, DISPATCH, dtype=np.int64)
+    work[activity.optimizer.covers(activity.host.start[rows])] = OPTIMIZER
+    work[copying_operators(analysis).covers(activity.host.start[rows])] = COPY
+    single = np.flatnonzero((kinds == LAUNCH) & (count == 1))
+    copies = activity.device.kind[order[begin[single]]] == Device.H2D
+    work[single[copies]] = COPY
+    work[kinds == CALL] = ALLOCATION
+    work[kinds == NEXT] = LOAD
+    return work
 
 
 def _backlog(analysis: RankAnalysis, order: Ints, streams: Ints, low: int) -> Floats:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tracelens.whatif.graph import CALL, LAUNCH, NEXT, Graph
+from tracelens.whatif.graph import LAUNCH, LOAD, NEXT, Graph
 
 Floats = NDArray[np.float64]
 _NEVER = -1e18
@@ -149,8 +149,11 @@ def _weights(graph: Graph, scenarios: Sequence[Scenario]) -> tuple[Floats, Float
             duration[:, s] = scenario.durations
     calls = np.array([scenario.call for scenario in scenarios])
     call = graph.call[:, None] * calls[None, :]
-    free_allocation = host[1]
-    call[graph.kind == CALL] = graph.call[graph.kind == CALL][:, None] * free_allocation[None, :]
+    if graph.call_work is not None:
+        # what a ``next`` costs beside its wait stays where batches are merely ready earlier
+        own = host.copy()
+        own[LOAD] = 1.0
+        call *= own[graph.call_work]
     return graph.gap @ host, call, duration * device[graph.work]
 
 

@@ -33,7 +33,7 @@ _NO_COPIES = ((g.H2D, 0.0), (g.D2H_BULK, 0.0))
 LOADED = Scenario("loaded", host=((g.LOAD, 0.0),), loader=0.0)  # every batch is ready
 CLASSES: dict[str, Scenario] = {
     "cpu": Scenario("cpu", host=_HOST, sync=False, loader=0.0, call=0.0),
-    "h2d_copy": Scenario("h2d_copy", device=_NO_COPIES, copy_wait=False),
+    "h2d_copy": Scenario("h2d_copy", host=((g.COPY, 0.0),), device=_NO_COPIES, copy_wait=False),
     "communication": Scenario("communication", device=((g.COMMUNICATION, 0.0),)),
     "memory_bandwidth": Scenario("memory_bandwidth", device=((g.MEMORY, 0.0),)),
     "gpu": Scenario("gpu", device=((g.ARITHMETIC, 0.0), (g.SMALL, 0.0))),
@@ -42,12 +42,12 @@ CLASSES: dict[str, Scenario] = {
 CAUSES: Mapping[str, Scenario] = {
     "load.saving_ms": Scenario("load", host=((g.LOAD, 0.0),), loader=0.0),
     "sync.saving_ms": Scenario("sync", sync=False),
-    "host.dispatch_ms": Scenario("dispatch", host=((g.DISPATCH, _PROFILED),), call=_PROFILED),
+    "host.dispatch_ms": Scenario("dispatch", host=((g.DISPATCH, _PROFILED),)),
     "host.python_ms": Scenario("python", host=((g.PYTHON, 0.0),)),
     "host.optimizer_ms": Scenario("optimizer", host=((g.OPTIMIZER, _PROFILED),)),
     "host.cast_ms": Scenario("cast", host=((g.CAST, 0.0),)),
     "host.allocation_ms": Scenario("allocation", host=((g.ALLOCATION, 0.0),)),
-    "transfer.saving_ms": Scenario("copies", device=_NO_COPIES, copy_wait=False),
+    "transfer.saving_ms": Scenario("copies", host=((g.COPY, 0.0),), device=_NO_COPIES, copy_wait=False),
     "communication.saving_ms": Scenario("collectives", device=((g.COMMUNICATION, 0.0),)),
 }
 PAIRS: tuple[tuple[Bottleneck, Bottleneck], ...] = (
@@ -163,11 +163,8 @@ def _without_profiler(
     if recorded <= 1.01 * baseline:
         return graph, baseline, False
     factors = np.linspace(0.2, 1.0, 17)
-    touched = (g.DISPATCH, g.OPTIMIZER, g.CAST)
-    trials = [
-        Scenario(f"x{f:.2f}", host=tuple((kind, float(f)) for kind in touched), call=float(f))
-        for f in factors
-    ]
+    touched = (g.DISPATCH, g.OPTIMIZER, g.CAST, g.COPY)
+    trials = [Scenario(f"x{f:.2f}", host=tuple((kind, float(f)) for kind in touched)) for f in factors]
     means = replay(graph, trials, workers, prefetch, busy).mean_ns / 1e6
     factor = float(np.interp(baseline, np.maximum.accumulate(means), factors))
     gap = graph.gap.copy()

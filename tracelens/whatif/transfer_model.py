@@ -26,7 +26,11 @@ Change = Literal["pin_memory", "non_blocking", "pin_memory+non_blocking", "copy_
 LANE_GBS = {1: 0.25, 2: 0.5, 3: 0.984, 4: 1.969, 5: 3.938, 6: 7.563}  # one way, on paper
 LINK_EFFICIENCY = (0.75, 0.85, 0.92)  # of paper, large pinned copies; 0.85 is the published figure
 PINNED_PRIOR_GBS = (5.0, 12.0, 26.0)  # link unknown: x8 of generation 3 to x16 of generation 4, both at 85 %
-PIN_COPY_GBS = (4.0, 6.3, 10.0)  # one thread copying a batch into pinned memory: memcpy of one core on server CPUs
+PIN_COPY_GBS = (
+    4.0,
+    6.3,
+    10.0,
+)  # one thread copying a batch into pinned memory: memcpy of one core on server CPUs
 CALL_MS = (0.004, 0.010, 0.030)  # an asynchronous copy call: 4 to 30 us, more where a profiler watches
 LATENCY_MS = 0.002  # a copy engine's own start-up for one copy
 SMALL_BYTES = 64 * 1024  # pageable copies up to this size return without waiting for the device

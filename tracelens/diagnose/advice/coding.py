@@ -54,7 +54,7 @@ def _replayed(
 
 
 def _dispatch(factor: float) -> Scenario:
-    return Scenario(f"dispatch*{factor}", host=((g.DISPATCH, factor), (g.OPTIMIZER, factor)), call=factor)
+    return Scenario(f"dispatch*{factor}", host=((g.DISPATCH, factor), (g.OPTIMIZER, factor)))
 
 
 def _compile(case: Case, rule: str) -> Proposal | None:
