@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from tracelens.diagnose.engine import Evaluation
+from tracelens.diagnose.reference import second_opinion
 from tracelens.model import Bottleneck, RuledOut
 from tracelens.signals.signal import Signals
 from tracelens.units import milliseconds, percent, ratio
@@ -21,6 +22,7 @@ NAMES: Mapping[str, str] = {
 }  # fmt: skip
 BOUND_CEILING = 0.8
 _CLOSE = 0.7
+_OPINION = 0.5  # below, the reference model is right too seldom to count
 _DISPATCH = ("host.dispatch_ms", "host.optimizer_ms")
 _DOUBTS = {
     "quality.few_steps": 0.85, "quality.no_steps": 0.8, "quality.missing_kernels": 0.5, "quality.unrecorded_graphs": 0.6,
@@ -153,6 +155,10 @@ def confidence(
         sure *= 1 - 0.3 * min(spread / steady**0.5 / 0.3, 1.0)
     if whatifs.error is not None:
         sure *= 1 - min(abs(whatifs.error) / 0.1, 0.5)
+    other, agreement = second_opinion(signals)
+    if agreement >= _OPINION:
+        # the labelled runs most like this one: they move confidence, never the verdict
+        sure *= 1.0 if other == name or other == "inconclusive" else 1 - 0.35 * agreement
     ceiling = BOUND_CEILING if whatifs.kind == "bound" else 0.8 if steady < 3 else 1.0
     return round(min(sure, 1.0) * ceiling if whatifs.kind == "bound" else min(sure, ceiling), 3)
 

@@ -106,7 +106,7 @@ def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
     share("machine.dev_shm_used_share", _mean(log.dev_shm_used / log.dev_shm_total), 1.0)
     share("machine.memory_used_share", _mean(1 - log.mem_available / log.mem_total), 1.0)
     out.add("machine.swap_used", _mean(log.swap_used), "bytes", LOG)
-    out.add("machine.worker_read_bytes_s", "load.worker_imbalance", _read_rate(mine), "bytes/s", LOG)
+    out.add("machine.worker_read_bytes_s", _read_rate(mine), "bytes/s", LOG)
 
 
 def _scaled(percent: float | None) -> float | None:
