@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -16,7 +17,7 @@ def perfetto_json(result: Result) -> str:
     if result.timeline is not None:
         edges = [*result.timeline.steps, (-1, result.timeline.duration_ms)]
         events.append(_named("thread_name", 1, "steps"))
-        for (number, start), (_, end) in zip(edges, edges[1:], strict=False):
+        for (number, start), (_, end) in itertools.pairwise(edges):
             events.append(_span(f"step {number}", 1, start, end))
         for track, lane in enumerate(result.timeline.lanes, start=2):
             events.append(_named("thread_name", track, lane.title))
