@@ -101,25 +101,38 @@ def analyse_logs(run: RunInput, rules: Mapping[str, Rule], notes: Sequence[str],
     return Result(
         verdict=verdict,
         steps=StepSummary(
-            _count(signals, "steps.count"), _count(signals, "steps.steady"), signals.number("steps.mean_ms"),
-            signals.number("steps.median_ms"), signals.number("steps.p95_ms"), str(signals.value("steps.source") or "") or None,
+            _count(signals, "steps.count"),
+            _count(signals, "steps.steady"),
+            signals.number("steps.mean_ms"),
+            signals.number("steps.median_ms"),
+            signals.number("steps.p95_ms"),
+            str(signals.value("steps.source") or "") or None,
         ),
         throughput=Throughput(signals.number("throughput.samples_per_s"), settings.get("batch_size")),
         phases={phase: load if phase == "load" else None for phase in PHASES},
         gpu=Gpu(signals.number("gpu.utilization"), _gpu_name(logs)),
-        what_if=WhatIf(**{r: whatifs.speedup(r) for r in RESOURCES}, kind="bound" if any(v is not None for v in whatifs.saving_ms.values()) else None),
+        what_if=WhatIf(
+            **{r: whatifs.speedup(r) for r in RESOURCES},
+            kind="bound" if any(v is not None for v in whatifs.saving_ms.values()) else None,
+        ),
         ruled_out=(),
         missing=missing_signals(signals),
         regimes=run_regimes(logs.run_log.steps, name)[0] if logs.run_log is not None else (),
         findings=_findings(evaluations, signals),
         quality=(QualityNote("quality.no_trace", _WHY), *quality_notes(evaluations, signals, notes)),
-        inputs={"title": run.title, "paths": [p.name for p in run.paths], "ranks": len(run.ranks), "settings": settings, "events": 0},
+        inputs={
+            "title": run.title,
+            "paths": [p.name for p in run.paths],
+            "ranks": len(run.ranks),
+            "settings": settings,
+            "events": 0,
+        },
         environment=_environment(logs),
         step_rows=_step_rows(logs.run_log),
         series=log_series(logs.gpu, logs.host),
         rules_checked={e.rule.id: e.outcome.replace(" ", "_") for e in evaluations.values()},
         tool={"version": version, "stage_ms": {}},
-    )  # fmt: skip
+    )
 
 
 _WHY = "There is no trace: phases, copies and kernels cannot be told apart. Record one: tracelens record -- python train.py"
@@ -173,7 +186,8 @@ def _headline(
     evaluations: Mapping[str, Evaluation],
 ) -> str:
     if name == "gpu":
-        return f"GPU: busy {percent(signals.number('gpu.utilization'))} of the time, and steps do not wait for data; a trace would say what its kernels do."
+        busy = percent(signals.number("gpu.utilization"))
+        return f"GPU: busy {busy} of the time, and steps do not wait for data; a trace would say what its kernels do."
     return decide.headline(name, cause, reason, whatifs, signals, evaluations)
 
 
@@ -181,9 +195,17 @@ def _findings(evaluations: Mapping[str, Evaluation], signals: Signals) -> tuple[
     fired = [e for e in evaluations.values() if e.outcome == "fired" and not e.rule.is_quality]
     fired.sort(key=lambda e: -(e.saving_ms or 0.0))
     return tuple(
-        Finding(e.rule.id, e.rule.title, e.saving_ms, evidence(e, signals), e.rule.bottleneck, e.rule.phase, fill(e.rule.advice, signals) or None)
+        Finding(
+            e.rule.id,
+            e.rule.title,
+            e.saving_ms,
+            evidence(e, signals),
+            e.rule.bottleneck,
+            e.rule.phase,
+            fill(e.rule.advice, signals) or None,
+        )
         for e in fired
-    )  # fmt: skip
+    )
 
 
 def _count(signals: Signals, name: str) -> int | None:
@@ -212,8 +234,11 @@ def _step_rows(log: RunLog | None) -> tuple[StepRow, ...]:
     start = int(steps.t0[0])
     return tuple(
         StepRow(
-            int(steps.step[i]), float(steps.t0[i] - start) / 1e6, float(steps.duration_ms[i]),
-            {"load": float(steps.wait_ms[i])} if np.isfinite(steps.wait_ms[i]) else {}, bool(steps.plain[i]),
+            int(steps.step[i]),
+            float(steps.t0[i] - start) / 1e6,
+            float(steps.duration_ms[i]),
+            {"load": float(steps.wait_ms[i])} if np.isfinite(steps.wait_ms[i]) else {},
+            bool(steps.plain[i]),
         )
         for i in range(len(steps))
-    )  # fmt: skip
+    )

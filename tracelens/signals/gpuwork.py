@@ -168,7 +168,8 @@ def _mean(values: np.ndarray) -> float | None:
 def log_signals(log: GpuLog | None, out: Signals) -> None:
     """What a GPU log says: clocks, throttling, memory, the PCIe link, other users."""
     names = (
-        "gpu.throttled_share", "gpu.thermal_share", "gpu.clock_ratio", "gpu.clock_drop", "gpu.utilization", "gpu.memory_used_share", "gpu.power_ratio",
+        "gpu.throttled_share", "gpu.thermal_share", "gpu.clock_ratio", "gpu.clock_drop", "gpu.utilization",
+        "gpu.memory_used_share", "gpu.power_ratio",
         "gpu.foreign_processes", "pcie.width_ratio", "pcie.gen_ratio", "pcie.link_gb_s", "gpu.dram_bandwidth",
     )  # fmt: skip
     if log is None or not len(log):

@@ -126,7 +126,8 @@ def _epochs(log: RunLog, out: Signals) -> None:
 
 
 _LOADER = (
-    "load.service_ms", "load.service_cpu_share", "load.io_share", "load.slowest_ratio", "load.collate_share", "load.handover_share",
+    "load.service_ms", "load.service_cpu_share", "load.io_share", "load.slowest_ratio", "load.collate_share",
+    "load.handover_share",
     "load.batch_bytes", "load.queue_depth", "load.run_delay_share",
 )  # fmt: skip
 
@@ -197,7 +198,8 @@ def _window(analysis: RankAnalysis, out: Signals) -> None:
     out.add("quality.baseline", known, None, "step log")
     out.add(
         "quality.distortion",
-        (profiled or 0.0) / (baseline or 1.0) - 1 if known else None, "share", "step log and trace", "no unprofiled steps before the window",
+        (profiled or 0.0) / (baseline or 1.0) - 1 if known else None, "share", "step log and trace",
+        "no unprofiled steps before the window",
     )  # fmt: skip
 
 

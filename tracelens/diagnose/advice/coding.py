@@ -47,10 +47,22 @@ def _replayed(
             return None
         stated, interval = case.stated(gain, widened(min(gains), gain, max(gains), case.noise))
         following = case.next_bottleneck(change.likely)
-    return Proposal(Recommendation(
-        parameter=parameter, current=current, suggested=suggested, predicted_speedup=stated, interval=interval,
-        next_bottleneck=following, rule=rule, snippet=snippet, basis=change.basis, why=why,
-    ), change, in_plan=False)  # fmt: skip
+    return Proposal(
+        Recommendation(
+            parameter=parameter,
+            current=current,
+            suggested=suggested,
+            predicted_speedup=stated,
+            interval=interval,
+            next_bottleneck=following,
+            rule=rule,
+            snippet=snippet,
+            basis=change.basis,
+            why=why,
+        ),
+        change,
+        in_plan=False,
+    )
 
 
 def _dispatch(factor: float) -> Scenario:
@@ -59,11 +71,16 @@ def _dispatch(factor: float) -> Scenario:
 
 def _compile(case: Case, rule: str) -> Proposal | None:
     return _replayed(
-        case, rule, "torch.compile", None, "reduce-overhead", 'model = torch.compile(model, mode="reduce-overhead")',
+        case,
+        rule,
+        "torch.compile",
+        None,
+        "reduce-overhead",
+        'model = torch.compile(model, mode="reduce-overhead")',
         "Replayed with a third of today's dispatch time left; CUDA graphs leave about a tenth, Inductor alone about half "
         "(facebookresearch/sam2#768: 4.5x, awslabs/keys_values#105: 1.1x).",
         Change(_dispatch(0.33), _dispatch(0.7), _dispatch(0.1), "replay"),
-    )  # fmt: skip
+    )
 
 
 def _fused(case: Case, rule: str) -> Proposal | None:
@@ -71,19 +88,29 @@ def _fused(case: Case, rule: str) -> Proposal | None:
         return Scenario(f"optimizer*{factor}", host=((g.OPTIMIZER, factor),))
 
     return _replayed(
-        case, rule, "fused", False, True, "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
+        case,
+        rule,
+        "fused",
+        False,
+        True,
+        "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
         "Replayed with a fifth of the optimizer's launches left: one fused kernel per group of tensors.",
         Change(left(0.2), left(0.5), left(0.05), "replay"),
-    )  # fmt: skip
+    )
 
 
 def _sync(case: Case, rule: str) -> Proposal | None:
     free = Scenario("no sync", sync=False)
     return _replayed(
-        case, rule, "synchronisation", "every step", "none in the loop", "total += loss.detach()   # and total.item() every 100 steps",
+        case,
+        rule,
+        "synchronisation",
+        "every step",
+        "none in the loop",
+        "total += loss.detach()   # and total.item() every 100 steps",
         "Replayed without the waits; what the host then does ahead of the GPU comes out of the dependencies.",
         Change(free, Scenario("base"), free, "replay"),
-    )  # fmt: skip
+    )
 
 
 def _python(case: Case, rule: str) -> Proposal | None:
@@ -91,10 +118,15 @@ def _python(case: Case, rule: str) -> Proposal | None:
         return Scenario(f"python*{factor}", host=((g.PYTHON, factor),))
 
     return _replayed(
-        case, rule, "python_in_loop", None, "move out of the loop", "# compute metrics and log every N steps, or in a thread",
+        case,
+        rule,
+        "python_in_loop",
+        None,
+        "move out of the loop",
+        "# compute metrics and log every N steps, or in a thread",
         "Replayed without the long pauses between operators; half of them kept is the lower end.",
         Change(left(0.0), left(0.5), left(0.0), "replay"),
-    )  # fmt: skip
+    )
 
 
 def _custom(case: Case, rule: str) -> Proposal | None:
@@ -102,28 +134,43 @@ def _custom(case: Case, rule: str) -> Proposal | None:
         return Scenario(f"before*{factor}", host=((g.PYTHON, factor), (g.CAST, factor)))
 
     return _replayed(
-        case, rule, "num_workers", None, "a DataLoader with workers", "loader = DataLoader(dataset, num_workers=4, pin_memory=True)",
+        case,
+        rule,
+        "num_workers",
+        None,
+        "a DataLoader with workers",
+        "loader = DataLoader(dataset, num_workers=4, pin_memory=True)",
         "Replayed as if the work before the first kernel were done ahead, in workers.",
         Change(left(0.0), left(0.5), left(0.0), "replay"),
-    )  # fmt: skip
+    )
 
 
 def _allocator(case: Case, rule: str) -> Proposal | None:
     free = Scenario("no allocation", host=((g.ALLOCATION, 0.0),))
     return _replayed(
-        case, rule, "PYTORCH_CUDA_ALLOC_CONF", None, "expandable_segments:True",
+        case,
+        rule,
+        "PYTORCH_CUDA_ALLOC_CONF",
+        None,
+        "expandable_segments:True",
         "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   # and no torch.cuda.empty_cache() in the loop",
-        "Replayed without allocation calls.", Change(free, Scenario("half", host=((g.ALLOCATION, 0.5),)), free, "replay"),
-    )  # fmt: skip
+        "Replayed without allocation calls.",
+        Change(free, Scenario("half", host=((g.ALLOCATION, 0.5),)), free, "replay"),
+    )
 
 
 def _cast(case: Case, rule: str) -> Proposal | None:
     free = Scenario("cast on gpu", host=((g.CAST, 0.1),))
     return _replayed(
-        case, rule, "dtype_on_gpu", "host", "device", "x = x.to(device, non_blocking=True).to(torch.float32)",
+        case,
+        rule,
+        "dtype_on_gpu",
+        "host",
+        "device",
+        "x = x.to(device, non_blocking=True).to(torch.float32)",
         "Replayed with the conversion on the GPU; the copy also moves fewer bytes, which is not counted.",
         Change(free, Scenario("half", host=((g.CAST, 0.5),)), free, "replay"),
-    )  # fmt: skip
+    )
 
 
 def _precision(case: Case, rule: str) -> Proposal | None:
@@ -140,11 +187,16 @@ def _precision(case: Case, rule: str) -> Proposal | None:
     if change is None:
         return None
     return _replayed(
-        case, rule, parameter, "fp32", value, snippet,
+        case,
+        rule,
+        parameter,
+        "fp32",
+        value,
+        snippet,
         "Replayed with the fp32 matrix kernels 2.2 times as fast; published runs gained 1.2 to 3.5 on them "
         "(huggingface/transformers#14608, NVIDIA mixed-precision guide).",
         change,
-    )  # fmt: skip
+    )
 
 
 def _faster_matmul(case: Case) -> Change | None:
@@ -170,11 +222,16 @@ def _fuse(case: Case, rule: str) -> Proposal | None:
         return Scenario(f"memory*{factor}", device=((g.MEMORY, factor),))
 
     return _replayed(
-        case, rule, "torch.compile", None, "default", "model = torch.compile(model)",
+        case,
+        rule,
+        "torch.compile",
+        None,
+        "default",
+        "model = torch.compile(model)",
         "Replayed with 70 % of the time of memory-bound kernels left: fusing removes reads and writes between them "
         "(Nerogar/OneTrainer#1114: 25-35 % less time).",
         Change(left(0.7), left(0.95), left(0.5), "literature"),
-    )  # fmt: skip
+    )
 
 
 def _communication(case: Case, rule: str) -> Proposal | None:
@@ -182,11 +239,16 @@ def _communication(case: Case, rule: str) -> Proposal | None:
         return Scenario(f"communication*{factor}", device=((g.COMMUNICATION, factor),))
 
     return _replayed(
-        case, rule, "ddp_comm_hook", None, "bf16_compress_hook",
-        "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\nmodel.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+        case,
+        rule,
+        "ddp_comm_hook",
+        None,
+        "bf16_compress_hook",
+        "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
+        "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
         "Replayed with half the bytes; only true where the link and not a late rank is the limit.",
         Change(left(0.5), left(0.9), left(0.4), "replay"),
-    )  # fmt: skip
+    )
 
 
 def _link(case: Case, rule: str) -> Proposal | None:
@@ -194,26 +256,48 @@ def _link(case: Case, rule: str) -> Proposal | None:
         return Scenario(f"bytes*{factor}", device=((g.H2D, factor),))
 
     return _replayed(
-        case, rule, "input_dtype", "float32", "uint8", "x = x.to(device, non_blocking=True).float().div_(255)   # the dataset returns uint8",
+        case,
+        rule,
+        "input_dtype",
+        "float32",
+        "uint8",
+        "x = x.to(device, non_blocking=True).float().div_(255)   # the dataset returns uint8",
         "Replayed with a quarter of the bytes (uint8 instead of float32); half of them (fp16) is the lower end.",
         Change(left(0.25), left(0.5), left(0.25), "replay"),
-    )  # fmt: skip
+    )
 
 
 def _merge_copies(case: Case, rule: str) -> Proposal | None:
     free = Scenario("merged", device=((g.H2D, 0.2),), copy_wait=False)
     return _replayed(
-        case, rule, "merged_copies", None, "one tensor a batch", "packed = torch.cat([t.flatten() for t in tensors]).to(device)   # then split",
-        "Replayed with a fifth of the copy time left.", Change(free, Scenario("half", device=((g.H2D, 0.6),)), free, "replay"),
-    )  # fmt: skip
+        case,
+        rule,
+        "merged_copies",
+        None,
+        "one tensor a batch",
+        "packed = torch.cat([t.flatten() for t in tensors]).to(device)   # then split",
+        "Replayed with a fifth of the copy time left.",
+        Change(free, Scenario("half", device=((g.H2D, 0.6),)), free, "replay"),
+    )
 
 
 def _threads(case: Case, rule: str) -> Proposal | None:
-    return Proposal(Recommendation(
-        parameter="num_threads", current=None, suggested=1, predicted_speedup=None, interval=None, next_bottleneck=None, rule=rule,
-        snippet="torch.set_num_threads(1)   # and OMP_NUM_THREADS=1, cv2.setNumThreads(0)", basis=None,
-        why="How much faster one thread is cannot be told from this recording: try it, it costs one run.", set_flag="--set num_threads=1",
-    ), in_plan=False)  # fmt: skip
+    return Proposal(
+        Recommendation(
+            parameter="num_threads",
+            current=None,
+            suggested=1,
+            predicted_speedup=None,
+            interval=None,
+            next_bottleneck=None,
+            rule=rule,
+            snippet="torch.set_num_threads(1)   # and OMP_NUM_THREADS=1, cv2.setNumThreads(0)",
+            basis=None,
+            why="How much faster one thread is cannot be told from this recording: try it, it costs one run.",
+            set_flag="--set num_threads=1",
+        ),
+        in_plan=False,
+    )
 
 
 def _storage(case: Case, rule: str) -> Proposal | None:
@@ -229,27 +313,60 @@ def _storage(case: Case, rule: str) -> Proposal | None:
         if gains and share is not None
         else (None, None)
     )
-    return Proposal(Recommendation(
-        parameter="storage", current=None, suggested="local disk or shards", predicted_speedup=stated, interval=interval, next_bottleneck=None,
-        rule=rule, snippet="rsync -a /network/dataset /local/nvme/   # or tar shards (webdataset), LMDB", basis="replay" if stated else None,
-        why="Replayed without the time that fetches wait for storage." if stated else "How fast the data could be read was not recorded.",
-    ), in_plan=False)  # fmt: skip
+    return Proposal(
+        Recommendation(
+            parameter="storage",
+            current=None,
+            suggested="local disk or shards",
+            predicted_speedup=stated,
+            interval=interval,
+            next_bottleneck=None,
+            rule=rule,
+            snippet="rsync -a /network/dataset /local/nvme/   # or tar shards (webdataset), LMDB",
+            basis="replay" if stated else None,
+            why="Replayed without the time that fetches wait for storage."
+            if stated
+            else "How fast the data could be read was not recorded.",
+        ),
+        in_plan=False,
+    )
 
 
 def _throttle(case: Case, rule: str) -> Proposal | None:
     loss = case.signals.number("gpu.throttle_saving_ms")
     gain = case.step_ms / max(case.step_ms - (loss or 0.0), 1e-9)
     stated, interval = case.stated(gain, widened(1.0, gain, gain, case.noise)) if loss else (None, None)
-    return Proposal(Recommendation(
-        parameter="power_limit", current=None, suggested="cooling, power limit", predicted_speedup=stated, interval=interval, next_bottleneck=None,
-        rule=rule, snippet="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE", basis="bound",
-        why="If all kernels slowed down with the clock; memory-bound ones do less.",
-    ), in_plan=False)  # fmt: skip
+    return Proposal(
+        Recommendation(
+            parameter="power_limit",
+            current=None,
+            suggested="cooling, power limit",
+            predicted_speedup=stated,
+            interval=interval,
+            next_bottleneck=None,
+            rule=rule,
+            snippet="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
+            basis="bound",
+            why="If all kernels slowed down with the clock; memory-bound ones do less.",
+        ),
+        in_plan=False,
+    )
 
 
 _REMEDIES: dict[str, Remedy] = {
-    "host.launch_bound": _compile, "host.optimizer": _fused, "host.sync": _sync, "host.python": _python, "load.custom": _custom,
-    "host.allocator": _allocator, "host.cast": _cast, "compute.precision": _precision, "memory.bandwidth": _fuse,
-    "communication.bandwidth": _communication, "transfer.link": _link, "transfer.many_small": _merge_copies,
-    "load.oversubscribed_threads": _threads, "load.storage": _storage, "compute.throttled": _throttle,
-}  # fmt: skip
+    "host.launch_bound": _compile,
+    "host.optimizer": _fused,
+    "host.sync": _sync,
+    "host.python": _python,
+    "load.custom": _custom,
+    "host.allocator": _allocator,
+    "host.cast": _cast,
+    "compute.precision": _precision,
+    "memory.bandwidth": _fuse,
+    "communication.bandwidth": _communication,
+    "transfer.link": _link,
+    "transfer.many_small": _merge_copies,
+    "load.oversubscribed_threads": _threads,
+    "load.storage": _storage,
+    "compute.throttled": _throttle,
+}

@@ -13,6 +13,11 @@ from tracelens.whatif import graph as g
 from tracelens.whatif import transfer_model as transfer
 from tracelens.whatif.replay import Scenario
 
+_BASES = {
+    "measured": "measured in this trace",
+    "link": "from the PCIe link",
+    "prior": "typical, not measured",
+}
 _COMPANION_BYTES = 1_000_000  # pinning batches below a megabyte costs more than it gives
 
 
@@ -64,9 +69,13 @@ def _copies(case: Case) -> transfer.Copies | None:
     explained = calls.explained[inside] / 1e6
     try:
         return transfer.Copies(
-            nbytes=calls.bytes[inside].astype(float), gpu_ms=on_gpu, call_ms=spent, pinned=calls.pin[inside] == Pin.PINNED,
-            steps=analysis.step_count, waited_ms=np.maximum(spent - explained, 0.0),
-        )  # fmt: skip
+            nbytes=calls.bytes[inside].astype(float),
+            gpu_ms=on_gpu,
+            call_ms=spent,
+            pinned=calls.pin[inside] == Pin.PINNED,
+            steps=analysis.step_count,
+            waited_ms=np.maximum(spent - explained, 0.0),
+        )
     except InputError:
         return None  # copies without sizes: nothing to say about them
 
@@ -94,25 +103,42 @@ def _pinning(case: Case, copies: transfer.Copies, workers: int) -> tuple[list[Pr
     today = case.signals.number("transfer.h2d_gb_s")
     why = (
         f"{size(nbytes)} a step come from pageable memory at {rate(today, 'GB/s')}; pinned they would move at about "
-        f"{rate(rates.value, 'GB/s')} ({'measured in this trace' if basis == 'measured' else 'from the PCIe link' if basis == 'link' else 'typical, not measured'}) "
-        f"while kernels run: {milliseconds(effect.gpu_before_ms)} of copying and {milliseconds(effect.host_before_ms)} of blocked host a step today."
+        f"{rate(rates.value, 'GB/s')} ({_BASES[basis]}) while kernels run: {milliseconds(effect.gpu_before_ms)} of copying "
+        f"and {milliseconds(effect.host_before_ms)} of blocked host a step today."
     )
     companion = workers > 0 and nbytes >= _COMPANION_BYTES and case.fired_load_rule is not None
     if gain - 1 <= WORTH and not (companion or fired):
-        reason = f"gains {percent(max(gain - 1, 0.0))}: {milliseconds(effect.host_before_ms)} of {milliseconds(case.step_ms)} a step go into copies"
+        spent = f"{milliseconds(effect.host_before_ms)} of {milliseconds(case.step_ms)} a step go into copies"
+        reason = f"gains {percent(max(gain - 1, 0.0))}: {spent}"
         return [], [Declined("pin_memory", True, reason)]
     stated, interval = case.stated(gain, widened(min(gains), gain, max(gains), case.noise))
     rule = "transfer.pageable" if fired else case.fired_load_rule or "transfer.pageable"
     following = case.next_bottleneck(change.likely)
     pin = Recommendation(
-        parameter="pin_memory", current=False, suggested=True, predicted_speedup=stated, interval=interval,
-        next_bottleneck=following, rule=rule, snippet=None, basis="replay", why=why, set_flag="--set pin_memory=True",
-    )  # fmt: skip
+        parameter="pin_memory",
+        current=False,
+        suggested=True,
+        predicted_speedup=stated,
+        interval=interval,
+        next_bottleneck=following,
+        rule=rule,
+        snippet=None,
+        basis="replay",
+        why=why,
+        set_flag="--set pin_memory=True",
+    )
     block = Recommendation(
-        parameter="non_blocking", current=False, suggested=True, predicted_speedup=None, interval=None,
-        next_bottleneck=following, rule=rule, snippet="x = x.to(device, non_blocking=True)", basis=None,
+        parameter="non_blocking",
+        current=False,
+        suggested=True,
+        predicted_speedup=None,
+        interval=None,
+        next_bottleneck=following,
+        rule=rule,
+        snippet="x = x.to(device, non_blocking=True)",
+        basis=None,
         why="Pinned copies still block the host unless .to() is told not to wait; its gain is counted with pin_memory.",
-    )  # fmt: skip
+    )
     return [Proposal(pin, change), Proposal(block, None)], []
 
 
@@ -137,11 +163,21 @@ def _non_blocking(case: Case, copies: transfer.Copies) -> Proposal:
     )
     gains = case.speedups([change.likely]) or [1.0]
     stated, interval = case.stated(gains[0], widened(1.0, gains[0], gains[0], case.noise))
-    return Proposal(Recommendation(
-        parameter="non_blocking", current=False, suggested=True, predicted_speedup=stated, interval=interval,
-        next_bottleneck=case.next_bottleneck(change.likely), rule="transfer.blocking", snippet="x = x.to(device, non_blocking=True)",
-        basis="replay", why=f"The host waits {milliseconds(effect.host_before_ms)} a step inside copies from memory that is pinned already.",
-    ), change)  # fmt: skip
+    return Proposal(
+        Recommendation(
+            parameter="non_blocking",
+            current=False,
+            suggested=True,
+            predicted_speedup=stated,
+            interval=interval,
+            next_bottleneck=case.next_bottleneck(change.likely),
+            rule="transfer.blocking",
+            snippet="x = x.to(device, non_blocking=True)",
+            basis="replay",
+            why=f"The host waits {milliseconds(effect.host_before_ms)} a step inside copies from memory that is pinned already.",
+        ),
+        change,
+    )
 
 
 def _stream(case: Case) -> Proposal:
@@ -149,10 +185,19 @@ def _stream(case: Case) -> Proposal:
     low = Scenario("stream", device=((g.H2D, 0.5),))
     gains = case.speedups([likely, low]) or [1.0, 1.0]
     stated, interval = case.stated(gains[0], widened(gains[1], gains[0], gains[0], case.noise))
-    return Proposal(Recommendation(
-        parameter="copy_stream", current=False, suggested=True, predicted_speedup=stated, interval=interval,
-        next_bottleneck=case.next_bottleneck(likely), rule="transfer.serialised", basis="replay",
-        snippet="with torch.cuda.stream(copy_stream):\n    batch = batch.to(device, non_blocking=True)  # the next one\n"
-                "torch.cuda.current_stream().wait_stream(copy_stream)",
-        why="Copies of the next batch on a stream of their own run beside this batch's kernels.",
-    ), Change(likely, low, likely, "replay"))  # fmt: skip
+    return Proposal(
+        Recommendation(
+            parameter="copy_stream",
+            current=False,
+            suggested=True,
+            predicted_speedup=stated,
+            interval=interval,
+            next_bottleneck=case.next_bottleneck(likely),
+            rule="transfer.serialised",
+            basis="replay",
+            snippet="with torch.cuda.stream(copy_stream):\n    batch = batch.to(device, non_blocking=True)  # the next one\n"
+            "torch.cuda.current_stream().wait_stream(copy_stream)",
+            why="Copies of the next batch on a stream of their own run beside this batch's kernels.",
+        ),
+        Change(likely, low, likely, "replay"),
+    )

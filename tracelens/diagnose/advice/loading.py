@@ -84,15 +84,26 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
     if case.rehearsal:
         return "rehearsal"  # the consumer's time is a question to the replay, asked above; the rest needs its answer
     parallel = fit_parallel(
-        sorted((points or {}).items()), machine=machine, cpu_ms=float(np.mean(observed.cpu_ms)),
-        wait_ms=float(np.mean(observed.wait_ms)), bytes_per_batch=size, in_worker=observed.in_worker,
-    ).costs(wanted)  # fmt: skip
+        sorted((points or {}).items()),
+        machine=machine,
+        cpu_ms=float(np.mean(observed.cpu_ms)),
+        wait_ms=float(np.mean(observed.wait_ms)),
+        bytes_per_batch=size,
+        in_worker=observed.in_worker,
+    ).costs(wanted)
     inputs = LoaderInputs(
-        service_cpu_ms=observed.cpu_ms, service_wait_ms=observed.wait_ms, consume_ms=consume,
-        samples_per_batch=float(case.analysis.batch_size or 1), parallel=parallel, recorded_in_worker=observed.in_worker,
-        recorded_running=observed.running, machine=machine, batches_per_epoch=_epoch(case),
-        **_consumer(case, consume, batches), **_starting(case),
-    )  # fmt: skip
+        service_cpu_ms=observed.cpu_ms,
+        service_wait_ms=observed.wait_ms,
+        consume_ms=consume,
+        samples_per_batch=float(case.analysis.batch_size or 1),
+        parallel=parallel,
+        recorded_in_worker=observed.in_worker,
+        recorded_running=observed.running,
+        machine=machine,
+        batches_per_epoch=_epoch(case),
+        **_consumer(case, consume, batches),
+        **_starting(case),
+    )
     if (
         case.fired("load.worker_startup")
         and inputs.batches_per_epoch
@@ -182,9 +193,13 @@ def _service(case: Case, settings: LoaderSettings) -> ObservedService | None:
             return ObservedService(service * share, service * (1 - share), "measured", True, running)
     ends = (activity.host.end[rows] - low) / 1e6
     return service_with_workers(
-        ends, spans, settings.num_workers, prefetch_factor=settings.prefetch_factor,
-        epoch=_epochs(spans, _epoch(case), settings), cpu_share=share,
-    )  # fmt: skip
+        ends,
+        spans,
+        settings.num_workers,
+        prefetch_factor=settings.prefetch_factor,
+        epoch=_epochs(spans, _epoch(case), settings),
+        cpu_share=share,
+    )
 
 
 def _epochs(spans: np.ndarray, epoch: int | None, settings: LoaderSettings) -> np.ndarray | None:
@@ -315,11 +330,23 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
             current = getattr(loaded.settings, name)
             if gain <= 1 + WORTH:
                 stated, bounds = None, None
-            proposals.append(Proposal(Recommendation(
-                parameter=name, current=current, suggested=value, predicted_speedup=stated, interval=bounds,
-                next_bottleneck=following, rule=rule or "load.too_few_workers", snippet=None, basis="model",
-                why=_why(case, loaded, name, alone), set_flag=f"--set {name}={value}",
-            )))  # fmt: skip
+            proposals.append(
+                Proposal(
+                    Recommendation(
+                        parameter=name,
+                        current=current,
+                        suggested=value,
+                        predicted_speedup=stated,
+                        interval=bounds,
+                        next_bottleneck=following,
+                        rule=rule or "load.too_few_workers",
+                        snippet=None,
+                        basis="model",
+                        why=_why(case, loaded, name, alone),
+                        set_flag=f"--set {name}={value}",
+                    )
+                )
+            )
     declined = _declined(case, loaded, changes)
     proposals += _more_cores(case, loaded, rule)
     return proposals, declined, [_curve(loaded)]
@@ -373,7 +400,8 @@ def _declined(case: Case, loaded: LoaderCase, changes: Mapping[str, Any]) -> lis
         best = advice.curve.best
         gain = advice.current.speedup_to(best)
         if case.fired_load_rule is None:
-            reason = f"the loader limits nothing: loading free would save {milliseconds(case.signals.number('load.saving_ms'))} a step"
+            saved = milliseconds(case.signals.number("load.saving_ms"))
+            reason = f"the loader limits nothing: loading free would save {saved} a step"
         elif advice.limited_by in _REASONS:
             reason = _REASONS[advice.limited_by]
         elif changes and gain > 1 + WORTH:
@@ -423,19 +451,37 @@ def _more_cores(case: Case, loaded: LoaderCase, rule: str | None) -> list[Propos
         return []
     gain, wider, found = best
     stated, interval = case.stated(gain, model.speedup_interval(base, found))
-    return [Proposal(Recommendation(
-        parameter="cpus_per_task", current=int(cores), suggested=wider, predicted_speedup=stated, interval=interval,
-        next_bottleneck=case.next_bottleneck(LOADED), rule=rule, snippet=f"#SBATCH --cpus-per-task={wider}", basis="model",
-        why=f"All {int(cores)} cores are busy making batches; {wider} cores with {max(wider - 1, 1)} workers would give a step of {milliseconds(found.mean_ms)}.",
-    ), in_plan=False)]  # fmt: skip
+    return [
+        Proposal(
+            Recommendation(
+                parameter="cpus_per_task",
+                current=int(cores),
+                suggested=wider,
+                predicted_speedup=stated,
+                interval=interval,
+                next_bottleneck=case.next_bottleneck(LOADED),
+                rule=rule,
+                snippet=f"#SBATCH --cpus-per-task={wider}",
+                basis="model",
+                why=f"All {int(cores)} cores are busy making batches; {wider} cores with {max(wider - 1, 1)} workers would give "
+                f"a step of {milliseconds(found.mean_ms)}.",
+            ),
+            in_plan=False,
+        )
+    ]
 
 
 def _curve(loaded: LoaderCase) -> Curve:
     points = loaded.advice.curve.points
     samples = loaded.inputs.samples_per_batch
     return Curve(
-        "num_workers", "Predicted throughput by num_workers", "samples/s" if samples > 1 else "batches/s",
-        tuple(float(p.settings.num_workers) for p in points), tuple(p.samples_per_s for p in points),
-        tuple(1000 * samples / p.high_ms for p in points), tuple(1000 * samples / p.low_ms for p in points),
-        current=float(loaded.settings.num_workers), suggested=float(loaded.advice.advised.settings.num_workers),
-    )  # fmt: skip
+        "num_workers",
+        "Predicted throughput by num_workers",
+        "samples/s" if samples > 1 else "batches/s",
+        tuple(float(p.settings.num_workers) for p in points),
+        tuple(p.samples_per_s for p in points),
+        tuple(1000 * samples / p.high_ms for p in points),
+        tuple(1000 * samples / p.low_ms for p in points),
+        current=float(loaded.settings.num_workers),
+        suggested=float(loaded.advice.advised.settings.num_workers),
+    )

@@ -76,11 +76,21 @@ def _once(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 def _unquantified(case: Case, reason: str) -> Proposal:
     """Workers are the remedy, but what was recorded does not say how many."""
-    return Proposal(Recommendation(
-        parameter="num_workers", current=case.analysis.settings.get("num_workers"), suggested=4, predicted_speedup=None, interval=None,
-        next_bottleneck=case.next_bottleneck(LOADED), rule=case.fired_load_rule or "load.too_few_workers", snippet=None, basis=None,
-        why=f"No number: {reason}. 4 is where to start; tracelens tune finds the value.", set_flag="--set num_workers=4",
-    ))  # fmt: skip
+    return Proposal(
+        Recommendation(
+            parameter="num_workers",
+            current=case.analysis.settings.get("num_workers"),
+            suggested=4,
+            predicted_speedup=None,
+            interval=None,
+            next_bottleneck=case.next_bottleneck(LOADED),
+            rule=case.fired_load_rule or "load.too_few_workers",
+            snippet=None,
+            basis=None,
+            why=f"No number: {reason}. 4 is where to start; tracelens tune finds the value.",
+            set_flag="--set num_workers=4",
+        )
+    )
 
 
 def _persistent(case: Case) -> Proposal:
@@ -92,13 +102,23 @@ def _persistent(case: Case) -> Proposal:
     # at worst half of it was the first batches' own making; at best no batch is waited for at all
     low = step / (step - epoch / 2)
     stated, interval = case.stated(gain, widened(low, gain, max(free, gain), case.noise))
-    return Proposal(Recommendation(
-        parameter="persistent_workers", current=False, suggested=True, predicted_speedup=stated, interval=interval,
-        next_bottleneck=case.next_bottleneck(LOADED), rule="load.worker_startup", snippet=None, basis="bound",
-        why=f"Starting workers anew costs {milliseconds(epoch)} of each {milliseconds(step)} step, spread over the epoch. Kept "
-            "alive they fetch the next epoch's first batches at once; half of the cost kept is the lower end, loading free the upper.",
-        set_flag="--set persistent_workers=True",
-    ))  # fmt: skip
+    return Proposal(
+        Recommendation(
+            parameter="persistent_workers",
+            current=False,
+            suggested=True,
+            predicted_speedup=stated,
+            interval=interval,
+            next_bottleneck=case.next_bottleneck(LOADED),
+            rule="load.worker_startup",
+            snippet=None,
+            basis="bound",
+            why=f"Starting workers anew costs {milliseconds(epoch)} of each {milliseconds(step)} step, spread over the epoch. "
+            "Kept alive they fetch the next epoch's first batches at once; half of the cost kept is the lower end, loading "
+            "free the upper.",
+            set_flag="--set persistent_workers=True",
+        )
+    )
 
 
 def _with_snippet(recommendation: Recommendation) -> Recommendation:
