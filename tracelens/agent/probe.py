@@ -22,6 +22,7 @@ from .runtime import Agent
 FILE = "loader-points.json"
 SCHEMA = "tracelens.loader-points/1"
 MOST_BATCHES = 400  # a point
+_ENOUGH = (100, 5.0)  # batches and seconds, of which a point needs no more
 _GRACE = 10.0  # seconds beyond the budget before the child is killed
 _MOST_WORKERS = 16
 _SHM_SHARE = 0.5
@@ -149,13 +150,20 @@ def _clone(loader: Any, workers: int) -> Any:
 
 def _measure(agent: Agent, loader: Any, workers: int, seconds: float) -> Optional[Dict[str, Any]]:
     """Milliseconds a batch when nobody does anything with it."""
-    deadline = time.monotonic() + seconds
+    begin = time.monotonic()
+    deadline = begin + seconds
     epochs: List[Tuple[float, List[float]]] = []
     samples: List[int] = []
     size = 0.0
     count = 0
     first: Optional[float] = None
-    while count < MOST_BATCHES and (time.monotonic() < deadline or not epochs):
+
+    def done() -> bool:
+        now = time.monotonic()
+        enough = count >= _ENOUGH[0] and now - begin >= _ENOUGH[1]
+        return enough or count >= MOST_BATCHES or now >= deadline
+
+    while not epochs or not done():
         start = time.monotonic()
         arrivals: List[float] = []
         iterator = _clone(loader, workers)._get_iterator()
@@ -166,7 +174,7 @@ def _measure(agent: Agent, loader: Any, workers: int, seconds: float) -> Optiona
                 samples.append(number)
             size = max(size, float(held))
             count += 1
-            if arrivals[-1] >= deadline or count >= MOST_BATCHES:
+            if done():
                 break
         shutdown = getattr(iterator, "_shutdown_workers", None)
         if shutdown is not None:
