@@ -143,7 +143,7 @@ def cut_last_line(path: Path) -> None:
 
 def cpu_trace(steps: int = 6, load_us: float = 4000, step_us: float = 10000, first: int = 12) -> Trace:
     """Steps on the CPU alone: ``next``, then operators up to the step's end."""
-    trace = Trace()
+    trace = Trace(metadata={"schemaVersion": 1})
     for number in range(steps):
         at = 1000 + step_us * number
         trace.step(first + number, at, at + step_us - 2)

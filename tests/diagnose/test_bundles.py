@@ -119,7 +119,9 @@ def test_a_gpu_job_that_never_waits_gets_no_loading_advice(tmp_path: Path) -> No
     trace = Loop(
         steps=6, load_us=30, kernels=[("ampere_sgemm_128x128_nn", 950.0)] * 10, wait=True, first=12, iterator=WORKERS
     ).trace()  # fmt: skip
-    run = Run(steps=40, step_ms=9.8, wait_ms=0.03, workers=2, window=WINDOW, trace=trace)
+    run = Run(
+        steps=40, step_ms=9.8, wait_ms=0.03, workers=2, service_ms=4, cpu_ms=4, window=WINDOW, trace=trace
+    )
     result = result_of(run, tmp_path)
     assert result.verdict.bottleneck == "gpu"
     assert not [f for f in result.findings if f.rule.startswith("load.")]

@@ -12,7 +12,6 @@ from tracelens.whatif import graph as g
 from tracelens.whatif.replay import Scenario, replay
 from tracelens.whatif.timing import Timing
 
-
 _CALLS = {g.LAUNCH: g.DISPATCH, g.SYNC: g.DISPATCH, g.NEXT: g.LOAD, g.CALL: g.ALLOCATION}
 
 

@@ -171,20 +171,20 @@ def run(name: str) -> Result:
         ("too_few_workers", "load.too_few_workers", "num_workers"),
         ("worker_startup", "load.worker_startup", "persistent_workers"),
         ("periodic_stall", "host.periodic_stall", None),
-        ("cpu_training", "host.cpu_compute", None),
+        ("cpu_training", "host.python", "python_in_loop"),
     ],
 )
 def test_committed_runs(name: str, cause: str, first: str | None) -> None:
     result = run(name)
     assert (result.verdict.bottleneck, result.verdict.cause) == ("cpu", cause)
     assert (parameters(result) or [None])[0] == first
-    if first is not None:
-        recommendation = advised(result, first)
+    if cause.startswith("load."):
+        recommendation = advised(result, first or "")
         assert recommendation is not None
         assert recommendation.predicted_speedup is not None
         assert result.plan is not None
-        assert result.plan.parameters[0] == first
-        assert result.plan.set_flags[0] == f"--set {first}={recommendation.suggested}"
+        assert first in result.plan.parameters
+        assert f"--set {first}={recommendation.suggested}" in result.plan.set_flags
     else:
         assert not set(parameters(result)) & {"num_workers", "persistent_workers", "prefetch_factor"}
         assert [d for d in result.declined if d.parameter == "num_workers"]
