@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import resource
+import threading
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Union
 
 _SMALL_NS = 300_000  # below this a fetch is cheaper than reading /proc twice
 _SAMPLE_NS = 100_000  # from this mean sample time on, single samples are timed
@@ -43,6 +44,42 @@ class ProcFiles:
         """Resident memory of the process."""
         text = _text(self._statm)
         return None if text is None else int(text.split()[1]) * _PAGE
+
+
+class DelayFile:
+    """How long this thread waited for a core: of the training thread, where it makes batches itself."""
+
+    def __init__(self) -> None:
+        self._delay = _open("/proc/thread-self/schedstat")
+        self.owner = (os.getpid(), threading.get_native_id())
+
+    def read(self) -> Dict[str, Optional[float]]:
+        """Run delay since the start of the thread, ms."""
+        delay = _text(self._delay)
+        return {"run_delay_ms": None if delay is None else int(delay.split()[1]) / 1e6}
+
+    def rss(self) -> Optional[int]:
+        """Not asked for here: the step log has it."""
+        return None
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._delay is not None:
+            os.close(self._delay)
+            self._delay = None
+
+
+_delay_file: Optional[DelayFile] = None
+
+
+def delay_file() -> DelayFile:
+    """The one of this thread, opened once; a forked process or another thread that takes over gets its own."""
+    global _delay_file
+    if _delay_file is None or _delay_file.owner != (os.getpid(), threading.get_native_id()):
+        if _delay_file is not None:
+            _delay_file.close()
+        _delay_file = DelayFile()
+    return _delay_file
 
 
 def _open(path: str) -> Optional[int]:
@@ -94,7 +131,7 @@ class SampleTimer:
 class Meter:
     """The account of one fetcher; ``last`` is the newest batch's."""
 
-    def __init__(self, proc: Optional[ProcFiles]) -> None:
+    def __init__(self, proc: "Union[ProcFiles, DelayFile, None]") -> None:
         self.last: Optional[Dict[str, Any]] = None
         self.slowest = 0
         self.collate = 0

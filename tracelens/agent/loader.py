@@ -10,7 +10,7 @@ import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .batch import describe
-from .fetch import Meter, wrap
+from .fetch import Meter, delay_file, wrap
 from .portrait import Place, caller, loader_line
 from .probe import probe
 from .runtime import Agent
@@ -272,7 +272,7 @@ class Loaders:
         if meter is not None and meter.last is not None:
             last = meter.last
             line["fetch_ms"] = round((last["t1"] - last["t0"]) / 1e6, 4)
-            for name in ("cpu_ms", "collate_ms", "slowest_sample_ms"):
+            for name in ("cpu_ms", "collate_ms", "run_delay_ms", "slowest_sample_ms"):
                 if name in last:
                     line[name] = last[name]
         iteration.batches += 1
@@ -328,7 +328,7 @@ class Loaders:
             fetcher = original(*args, **kwargs)
             if self._agent.on:
                 try:
-                    meter = self._workers.meter() if self._agent.worker else Meter(None)
+                    meter = self._workers.meter() if self._agent.worker else Meter(delay_file())
                     if meter is not None:
                         meter.attach(fetcher)
                 except Exception as error:
