@@ -58,7 +58,9 @@ def test_the_files_hold_what_the_docs_need(rule: str) -> None:
     assert one.since
     assert one.title[0].isupper()
     assert not one.title.endswith(".")
-    assert {n for n in one.supersedes if not n.endswith(".*")} <= set(RULES), "names a rule that does not exist"
+    assert {n for n in one.supersedes if not n.endswith(".*")} <= set(RULES), (
+        "names a rule that does not exist"
+    )
     if not one.is_quality:
         assert one.bottleneck is not None
         assert one.doc.get("fix")

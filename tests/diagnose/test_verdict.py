@@ -51,7 +51,7 @@ def test_classes(saving: dict[str, float | None], expected: str) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"quality.cpu_only": True, "dispatch.recorded_launches": 40}, "none was recorded"),
+        ({"quality.cpu_only": True, "quality.expects_gpu": True}, "no kernel was recorded"),
         ({"quality.other_share": 0.7}, "70 %"),
         ({"quality.coverage": 0.2}, "20 %"),
         ({"quality.coverage": 0.0}, "0 %"),

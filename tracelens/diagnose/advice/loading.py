@@ -112,7 +112,9 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
     ):
         inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, case.step_ms / batches))
     limits = _limits(case, machine.cores, size)
-    return LoaderCase(inputs, settings, limits, known, model.advise(inputs, settings, limits), batches)
+    return LoaderCase(
+        inputs, settings, limits, known, needed(inputs, model.advise(inputs, settings, limits)), batches
+    )
 
 
 def _batches(case: Case) -> int:
@@ -308,6 +310,18 @@ def _limits(case: Case, cores: float, size: float | None) -> model.Limits:
     return model.Limits(
         cores=cores, ram_free=free, worker_rss=rss, shm_bytes=shm, bytes_per_batch=size or 0.0, shards=shards
     )
+
+
+def needed(inputs: LoaderInputs, advice: model.Advice) -> model.Advice:
+    """The advice without the changes that the others make superfluous: taking one back costs less than 2 %."""
+    for name in sorted(advice.changes, key=lambda n: advice.gains.get(n, 1.0)):
+        if len(advice.changes) == 1:
+            break
+        today = getattr(advice.current.settings, name)
+        without = model.predict(inputs, advice.advised.settings.replace(**{name: today}))
+        if without.mean_ms <= advice.advised.mean_ms * (1 + WORTH):
+            advice = replace(advice, advised=without)
+    return advice
 
 
 def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], list[Declined], list[Curve]]:

@@ -131,7 +131,9 @@ def _with_snippet(recommendation: Recommendation) -> Recommendation:
 
 def _plan(case: Case, proposals: Sequence[Proposal], loaded: LoaderCase | None) -> Plan | None:
     """The changes that need no judgement of the model, applied together: the loader's model over a replay of the rest."""
-    members = [p for p in proposals if p.in_plan]
+    members = sorted(
+        (p for p in proposals if p.in_plan), key=lambda p: -(p.recommendation.predicted_speedup or 0.0)
+    )
     if not members:
         return None
     changes = [p.change for p in members if p.change is not None]
