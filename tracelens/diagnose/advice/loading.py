@@ -15,7 +15,7 @@ from tracelens.model import Curve, Declined, Recommendation
 from tracelens.signals.signal import Signals
 from tracelens.units import milliseconds, ratio
 from tracelens.whatif import loader_model as model
-from tracelens.whatif.loader_fit import fit_epoch_ms, fit_parallel
+from tracelens.whatif.loader_fit import busy_elsewhere, fit_epoch_ms, fit_parallel
 from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Machine
 from tracelens.whatif.loader_observe import ObservedService, service_with_workers, service_without_workers
 from tracelens.whatif.replay import fit_service
@@ -226,8 +226,21 @@ def _cores(signals: Signals) -> tuple[float, bool]:
 
 
 def _elsewhere(case: Case, cores: float, settings: LoaderSettings) -> float:
-    """Cores that other processes keep busy, from the host log."""
+    """Threads of other processes that compete for the cores: from how long the fetches waited for one, else the host log."""
     signals = case.signals
+    log = case.analysis.run_log
+    if log is not None:
+        known = np.isfinite(log.fetches.cpu_ms) & np.isfinite(log.fetches.run_delay_ms)
+        if known.sum() >= 3:
+            # a core that is busy all the time looks alike with one rival on it and with five; the waits do not
+            computing = 1.0
+            if settings.num_workers:
+                computing = max(1.0, settings.num_workers * (signals.number("load.worker_busy") or 1.0))
+                # the training competes with its own workers, which the model knows of
+                waiting = signals.number("phase.load") or 0.0
+                computing += (signals.number("machine.main_cpu") or 0.0) if case.analysis.has_gpu else 1 - waiting
+            cpu, delay = log.fetches.cpu_ms[known].sum(), log.fetches.run_delay_ms[known].sum()
+            return busy_elsewhere(cores, float(cpu), float(delay), computing)
     system, main = signals.number("machine.system_cpu"), signals.number("machine.main_cpu")
     total = signals.number("machine.cores")
     if system is None or main is None or total is None:
