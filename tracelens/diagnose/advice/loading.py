@@ -238,7 +238,9 @@ def _elsewhere(case: Case, cores: float, settings: LoaderSettings) -> float:
                 computing = max(1.0, settings.num_workers * (signals.number("load.worker_busy") or 1.0))
                 # the training competes with its own workers, which the model knows of
                 waiting = signals.number("phase.load") or 0.0
-                computing += (signals.number("machine.main_cpu") or 0.0) if case.analysis.has_gpu else 1 - waiting
+                computing += (
+                    (signals.number("machine.main_cpu") or 0.0) if case.analysis.has_gpu else 1 - waiting
+                )
             cpu, delay = log.fetches.cpu_ms[known].sum(), log.fetches.run_delay_ms[known].sum()
             return busy_elsewhere(cores, float(cpu), float(delay), computing)
     system, main = signals.number("machine.system_cpu"), signals.number("machine.main_cpu")
