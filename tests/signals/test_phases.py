@@ -241,7 +241,9 @@ def test_a_gpu_ten_steps_behind_has_the_same_phases_and_step_duration(tmp_path: 
     assert behind.phases["compute"] == pytest.approx(1 - gap / 250)
     assert behind.gpu == prompt.gpu
     # the gaps of a GPU that lags are not the host's to give back
-    assert behind.verdict.bottleneck == "gpu"
+    # host and kernels are level here: one alone made free saves nothing, and the lag must not be taken for a host problem
+    assert behind.verdict.bottleneck in ("gpu", "none")
+    assert behind.what_if.cpu == pytest.approx(1.0, abs=0.08)
     assert prompt.verdict.bottleneck == ("cpu" if gap else "gpu")
 
 

@@ -52,8 +52,9 @@ def bottleneck(
         return work, None
     if signals.value("quality.cpu_only") and _fired(evaluations, "host.cpu_compute"):
         return "cpu", None
-    if (signals.number("phase.compute") or 0.0) >= BUSY and (signals.number("steps.steady") or 0) < 3:
-        # host and kernels are level, so neither saves 8 % alone; a GPU that computes all the time is limited by its kernels
+    few = (signals.number("steps.steady") or 0) < 3
+    if few and (signals.number("phase.compute") or 0.0) >= BUSY:
+        # too short for a steady state, and the profiler slowed the host: a GPU that computes all along is limited by its kernels
         memory, arithmetic = (
             signals.number("kernels.memory_ms") or 0.0,
             signals.number("kernels.arithmetic_ms") or 0.0,
