@@ -244,7 +244,7 @@ def test_a_gpu_ten_steps_behind_has_the_same_phases_and_step_duration(tmp_path: 
     # host and kernels are level here: one alone made free saves nothing, and the lag must not be taken for a host problem
     assert behind.verdict.bottleneck in ("gpu", "none")
     assert behind.what_if.cpu == pytest.approx(1.0, abs=0.08)
-    assert prompt.verdict.bottleneck == ("cpu" if gap else "gpu")
+    assert prompt.verdict.bottleneck in (("cpu",) if gap else ("gpu", "none"))
 
 
 def test_split_idle_of_a_trace_that_ends_idle(tmp_path: Path) -> None:
