@@ -54,7 +54,7 @@ ZOO: tuple[Job, ...] = (
     Job("decode_all_cores", ("load.cores_exhausted",), switch="--small-files"),
     Job("remote_storage", ("load.storage", "load.too_few_workers"), _workers(2), real=False, sweep=_workers(0, 1, 2)),
     Job("sleepy_main", ("load.main_process",), _workers(2), real=False, sweep=_workers(0, 1, 2)),
-    Job("small_files", ("load.storage",), switch="--warm", steps=60),
+    Job("small_files", ("load.storage", "load.too_few_workers"), switch="--warm", steps=60),
     Job("slow_samples", ("load.slow_samples",), switch="--tiled", steps=240),
     Job("heavy_collate", ("load.collate_ipc",), switch="--by-row"),
     Job("large_batches", ("load.collate_ipc",), switch="--as-bytes", steps=80),

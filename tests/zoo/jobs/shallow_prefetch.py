@@ -9,7 +9,7 @@ class Bursts(Pictures):
     """Whole batches: in each run of five, four are quick and one is slow."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        for _ in range(9 if index // 4 % 5 == 4 else 1):
+        for _ in range(50 if index // 4 % 5 == 4 else 1):
             sample = super().__getitem__(index)
         return sample
 
