@@ -128,12 +128,13 @@ def _epochs(log: RunLog, out: Signals) -> None:
 _LOADER = (
     "load.service_ms", "load.service_cpu_share", "load.io_share", "load.slowest_ratio", "load.collate_share",
     "load.handover_share",
-    "load.batch_bytes", "load.queue_depth", "load.run_delay_share",
+    "load.batch_bytes", "load.queue_depth", "load.run_delay_share", "load.wanted_cores",
 )  # fmt: skip
 
 
 def _making(log: RunLog, out: Signals) -> None:
     made = log.fetches
+    _growth(log, out)
     out.add("load.batch_bytes", log.batch_bytes, "bytes", LOADER, "batch sizes were not recorded")
     depth = log.queue_depth[np.isfinite(log.queue_depth)]
     out.add(
@@ -162,6 +163,17 @@ def _making(log: RunLog, out: Signals) -> None:
     out.missing("the recorder could not read it here", *_LOADER)
 
 
+def _growth(log: RunLog, out: Signals) -> None:
+    """``load.service_growth``: how many times longer a batch takes to make among the most workers measured than alone."""
+    if log.points is None:
+        return
+    measured = log.points.by_workers
+    most, alone = max(measured), measured.get(1, measured.get(0))
+    cores = log.points.cores
+    if most >= 2 and alone and (cores is None or most <= cores):
+        out.add("load.service_growth", measured[most] * most / alone, "ratio", "loader measured alone")
+
+
 def _share(values: NDArray[np.float64], total: float) -> float | None:
     known = values[np.isfinite(values)]
     return min(float(known.sum()) / total, 1.0) if known.size else None
@@ -174,6 +186,11 @@ def _workers(log: RunLog, made: Fetches, out: Signals) -> None:
         return
     span = max(float(made.t1.max() - made.t0.min()) / 1e6, 1e-9)
     out.add("load.worker_busy", min(float(made.wall_ms.sum()) / (span * workers), 1.0), "share", LOADER)
+    # what they wait for a core is wanted too; what they wait for storage is not
+    wanted = float((made.wall_ms - made.waiting_ms).sum()) / span if np.isfinite(made.cpu_ms).all() else None
+    if wanted is not None:
+        main = out.number("machine.main_cpu") or 0.0
+        out.add("load.wanted_cores", min(wanted, float(workers)) + main, "cores", LOADER)
     cpu = made.cpu_ms[np.isfinite(made.cpu_ms)]
     if cpu.size and out.value("machine.worker_cpu") is None:
         out.add("machine.worker_cpu", min(float(cpu.sum()) / (span * workers), 1.0), "cores", LOADER)
