@@ -59,7 +59,7 @@ class Judged:
     @property
     def cause(self) -> str | None:
         """The cause of the rank's own verdict."""
-        return decide.cause(self.bottleneck, self.evaluations, self.exposed)
+        return decide.cause(self.bottleneck, self.evaluations, self.exposed, self.whatifs)
 
 
 class Stages:
@@ -164,12 +164,16 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
     if len(judged) > 1:
         name, reason = decide.bottleneck(whatifs, lead.signals, lead.evaluations)
     analysis, signals, evaluations = lead.analysis, lead.signals, lead.evaluations
-    rule = decide.cause(name, evaluations, lead.exposed)
+    rule = decide.cause(name, evaluations, lead.exposed, whatifs)
     verdict = Verdict(
         name, rule, decide.confidence(name, whatifs, signals, evaluations),
         decide.headline(name, rule, reason, whatifs, signals, evaluations),
     )  # fmt: skip
-    advice = prescribe(Case(analysis, signals, evaluations, lead.whatifs, lead.replayed, name, rule))
+    log = analysis.run_log
+    measured = log.points.by_workers if log is not None and log.points is not None else None
+    advice = prescribe(
+        Case(analysis, signals, evaluations, lead.whatifs, lead.replayed, name, rule), measured
+    )
     shares: dict[str, float | None] = {**corrected_shares(analysis)}
     stages.done("prescribe")
     here = find_regimes(analysis, name)

@@ -92,7 +92,10 @@ def _fired(evaluations: Mapping[str, Evaluation], rule: str) -> bool:
 
 
 def cause(
-    name: Bottleneck, evaluations: Mapping[str, Evaluation], exposed: Mapping[str, float] | None = None
+    name: Bottleneck,
+    evaluations: Mapping[str, Evaluation],
+    exposed: Mapping[str, float] | None = None,
+    whatifs: WhatIfs | None = None,
 ) -> str | None:
     """The fired rule of the class that saves most.
 
@@ -104,6 +107,9 @@ def cause(
         return "balanced"
     if name == "inconclusive":
         return "insufficient_evidence"
+    waste = whatifs.share("cpu") if whatifs is not None else None
+    if name == "cpu" and _fired(evaluations, "host.cpu_compute") and waste is not None and waste < WORTH:
+        return "host.cpu_compute"  # without a GPU, and with nothing to gain from loading or stalls, operators are the limit
     fired = [
         e
         for e in evaluations.values()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.bundle import RankFiles
+from tracelens.ingest.points import LoaderPoints, read_loader_points
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -88,6 +89,7 @@ class RunLog:
     batch_bytes: float | None
     windows: tuple[Mapping[str, Any], ...]
     process: Mapping[str, Any]
+    points: LoaderPoints | None = None
 
     def baseline_ms(self, window: int) -> float | None:
         """Median of the unprofiled steps right before a window."""
@@ -118,6 +120,7 @@ def read_run_log(files: RankFiles) -> RunLog:
         steps, settings, tuple(loaders.values()), made, _column([{"v": s} for s in starts], "v"),
         _column(batches, "queue_depth"), float(np.median(np.asarray(sizes, dtype=float))) if sizes else None,
         tuple(files.windows), process,
+        read_loader_points(files.folder),
     )  # fmt: skip
 
 

@@ -53,8 +53,15 @@ def _verdict(result: Result, show: Display, ink: _Ink, width: int) -> list[str]:
     cause = f"cause {one_line(verdict.cause)}, {sure}" if verdict.cause else sure
     if result.what_if.kind == "bound":
         cause += "; speed-ups are upper bounds from phase shares"
+    headline = one_line(verdict.headline)
+    # most headlines begin with the class; said once is enough
+    tag = (
+        ""
+        if headline.lower().startswith(kind.lower())
+        else f"{ink(f' {kind} ', 1, 7) if ink.on else f'[{kind}]'} "
+    )
     return [
-        f"{ink(f' {kind} ', 1, 7) if ink.on else f'[{kind}]'} {ink(one_line(verdict.headline), 1)}",
+        f"{tag}{ink(headline, 1)}",
         *(ink(line, 2) for line in textwrap.wrap(cause, width)),
     ]
 

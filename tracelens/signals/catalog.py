@@ -34,7 +34,8 @@ def rank_signals(analysis: RankAnalysis) -> Signals:
     run_signals(analysis, out)
     _derived(analysis, out)
     out.missing(
-        "needs runs with several numbers of workers to compare", "load.service_growth", "load.copy_rate_share"
+        "needs the loader measured at several numbers of workers (tracelens tune --loader-only)",
+        "load.service_growth",
     )
     return out
 

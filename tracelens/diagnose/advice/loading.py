@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class LoaderCase:
     limits: model.Limits
     cores_known: bool
     advice: model.Advice
+    points: Mapping[int, float] = field(default_factory=dict)
     batches: int = 1  # batches that one step consumes; the model's unit is the batch
 
     @property
@@ -113,7 +114,13 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, case.step_ms / batches))
     limits = _limits(case, machine.cores, size)
     return LoaderCase(
-        inputs, settings, limits, known, needed(inputs, model.advise(inputs, settings, limits)), batches
+        inputs,
+        settings,
+        limits,
+        known,
+        needed(inputs, model.advise(inputs, settings, limits)),
+        dict(points or {}),
+        batches,
     )
 
 
@@ -513,4 +520,5 @@ def _curve(loaded: LoaderCase) -> Curve:
         tuple(1000 * samples / p.low_ms for p in points),
         current=float(loaded.settings.num_workers),
         suggested=float(loaded.advice.advised.settings.num_workers),
+        measured=tuple((float(n), 1000 * samples / ms) for n, ms in sorted(loaded.points.items())),
     )
