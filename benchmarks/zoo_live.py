@@ -4,7 +4,10 @@
 
 Prints a line a job and the scores: right causes, predicted against measured speed-up, measured inside the
 stated interval, directions, width of the intervals; with --sweep, how good the chosen value is among all.
-Everything is measured on this machine as it is now: other load on it widens what is measured.
+Everything is measured on this machine as it is now. ``others`` is how many cores other processes kept busy
+meanwhile: where that is much, a job may get the same share of the cores however many workers it has (Linux
+divides them by session and by control group), and what is measured says little. So the scores of speed-ups are
+given for all jobs, and for those that had the machine to themselves.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from tracelens.bundle import Bundle
 from tracelens.check.speed import logged_sample, throughput
 
 _SAME = 0.05  # a change below this is none
+_QUIET = 0.3  # cores that others may use
 
 
 def main() -> int:
@@ -42,7 +46,8 @@ def main() -> int:
     jobs = [BY_NAME[name] for name in options.jobs] or list(ZOO)
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start", flush=True)
     print(
-        f"{'job':<18} {'verdict: cause':<34} {'tried':<24} {'predicted':>9} {'interval':>14} {'measured':>8} {'+-':>6}  in"
+        f"{'job':<18} {'verdict: cause':<34} {'tried':<24} {'predicted':>9} {'interval':>14} "
+        f"{'measured':>8} {'+-':>6} {'others':>6}  in"
     )
     outcomes, chosen = [], []
     with tempfile.TemporaryDirectory() as scratch:
@@ -77,7 +82,8 @@ def _line(one: Outcome) -> str:
     noise = (measured.interval[1] / measured.interval[0]) ** 0.5 - 1 if measured else None
     return (
         f"{one.job.name:<18} {cause:<34} {' '.join(one.tried) + ('' if one.advised or not one.job.sets else ' (ours)'):<24} "
-        f"{predicted:>9} {interval:>14} {_number(one.measured):>8} {'' if noise is None else f'{noise:.0%}':>6}  "
+        f"{predicted:>9} {interval:>14} {_number(one.measured):>8} {'' if noise is None else f'{noise:.0%}':>6} "
+        f"{_number(one.others):>6}  "
         f"{'' if not one.job.sets or one.job.gain == 'same' else 'yes' if one.inside else 'no'}"
     )
 
@@ -94,18 +100,25 @@ def _scores(outcomes: list[Outcome], asked: int) -> None:
         f"\n  {o.job.name}: {o.before.verdict.cause or 'none'} instead of {' or '.join(o.job.causes)}" for o in wrong
     ))  # fmt: skip
     settable = [o for o in outcomes if o.job.sets and o.job.gain == "faster"]
-    if settable:
-        errors = [o.error if o.error is not None else float("inf") for o in settable]
-        widths = [
-            o.prediction.interval[1] / o.prediction.interval[0] for o in settable if o.prediction.interval
-        ]
-        print(f"speed-up, predicted against measured: median absolute error {statistics.median(errors):.1%} "
-              f"of {len(errors)} ({sum(o.error is None for o in settable)} without a number, counted as misses)")  # fmt: skip
-        print(f"measured inside the stated interval: {sum(o.inside for o in settable)} of {len(settable)}")
-        if widths:
-            print(f"median interval high / low: {statistics.median(widths):.2f}")
+    _predictions(settable, "all")
+    _predictions([o for o in settable if o.others is not None and o.others <= _QUIET], "on a quiet machine")
     wrong_way = [o for o in outcomes if not _direction(o)]
     print(f"direction wrong: {len(wrong_way)}" + "".join(f"\n  {o.job.name}" for o in wrong_way))
+
+
+def _predictions(outcomes: list[Outcome], which: str) -> None:
+    print(f"predicted against measured speed-up, {which}: {len(outcomes)} jobs")
+    if not outcomes:
+        return
+    errors = [o.error if o.error is not None else float("inf") for o in outcomes]
+    silent = sum(o.error is None for o in outcomes)
+    widths = [o.prediction.interval[1] / o.prediction.interval[0] for o in outcomes if o.prediction.interval]
+    print(
+        f"  median absolute error {statistics.median(errors):.1%} ({silent} without a number, counted as misses)"
+    )
+    print(f"  measured inside the stated interval: {sum(o.inside for o in outcomes)} of {len(outcomes)}")
+    if widths:
+        print(f"  median interval high / low: {statistics.median(widths):.2f}")
 
 
 def _direction(one: Outcome) -> bool:

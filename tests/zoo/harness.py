@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.zoo.catalog import Job
+from tracelens.bundle import iterate_lines
 from tracelens.check.compare import compare
 from tracelens.check.comparison import Comparison
 from tracelens.check.sides import Side, load_side
@@ -36,6 +37,7 @@ class Outcome:
     tried: tuple[str, ...]
     advised: bool
     prediction: Prediction
+    others: float | None
 
     @property
     def right_cause(self) -> bool:
@@ -119,7 +121,23 @@ def run(job: Job, folder: Path, *, steps: int | None = None, repeats: int = 1) -
         after.append(record(job, folder / "after" / f"run{number}", sets, repaired=repaired, steps=steps))
     comparison = compare(_side("before", before), _side("after", after))
     tried = sets or ((job.switch,) if job.switch else ())
-    return Outcome(job, result, comparison, tried, advised, prediction)
+    return Outcome(job, result, comparison, tried, advised, prediction, others_cores([*before, *after]))
+
+
+def others_cores(bundles: Sequence[Path]) -> float | None:
+    """Cores that processes outside the job kept busy during the recordings, on average; None where not recorded."""
+    found = []
+    for bundle in bundles:
+        for line in iterate_lines(bundle / "host.jsonl"):
+            used, cores, processes = (
+                line.get(name) for name in ("system_cpu_percent", "cpu_count", "processes")
+            )
+            if not isinstance(used, int | float) or not isinstance(cores, int) or not processes:
+                continue
+            own = [one.get("cpu_percent") for one in processes]
+            if all(isinstance(value, int | float) for value in own):
+                found.append(max(used * cores - sum(own), 0.0) / 100)
+    return sum(found) / len(found) if found else None
 
 
 def _side(name: str, bundles: Sequence[Path]) -> Side:
