@@ -60,7 +60,7 @@ ZOO: tuple[Job, ...] = (
     Job("large_batches", ("load.collate_ipc",), switch="--as-bytes", steps=80),
     Job("epoch_respawn", ("load.worker_startup",), ("persistent_workers=true",), steps=160),
     Job("too_many_workers", ("load.too_many_workers",), _workers(2), sweep=_workers(0, 1, 2, 4, 16)),
-    Job("tiny_batch", ("host.cpu_compute", "host.launch_bound"), ("batch_size=32",), steps=160),
+    Job("tiny_batch", ("host.cpu_compute", "host.launch_bound", "host.python"), ("batch_size=32",), steps=160),
     Job("item_harmless", ("host.cpu_compute",), switch="--no-item", gain="same", steps=160),
     Job("item_harmful", ("host.python", "host.launch_bound", "host.cpu_compute"), switch="--vectorised", steps=240),
     Job("checkpoint_stall", ("host.periodic_stall",), switch="--seldom", steps=160),
