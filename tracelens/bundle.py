@@ -6,6 +6,7 @@ may lack any file but ``bundle.json``.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -61,11 +62,12 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one object as one line with one write. Raises OSError."""
+    """Append one object as one line with one write. Raises OSError, also where only a part of it could be written."""
     data = (json.dumps(record, separators=(",", ":"), default=str) + "\n").encode("utf-8", "replace")
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, data)
+        if os.write(fd, data) < len(data):  # a full disk takes what fits
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(fd)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from tests.record.jobs import (
     kill_group,
     launch,
     lines_in,
+    notes,
     record,
     start,
     wait_for,
@@ -31,6 +34,11 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sends Linux signals")
 
 ENDLESS = (PYTHON, TRAIN, "--steps", "20000", "--work", "0.005")
+
+
+def rank_steps(bundle: Bundle) -> list[dict[str, Any]]:
+    (rank,) = bundle.ranks
+    return rank.steps
 
 
 def warnings(bundle: Bundle) -> str:
@@ -54,6 +62,10 @@ def test_kill_9_of_everything(tmp_path: Path) -> None:
     assert len(rank.traces) == 3
     assert rank.process
     assert any(line["event"] == "fetch" for line in rank.workers)
+    said = notes(bundle.path)
+    last = rank.steps[-1]["step"]
+    assert "The recording has no end: the job still runs, or it was killed together with its recorder" in said
+    assert f"; the last recorded step, {last}, ended " in said
 
 
 def _sampler(bundle: Path) -> int | None:
@@ -83,6 +95,7 @@ def test_kill_9_of_the_sampler(tmp_path: Path) -> None:
     opened = Bundle.open(bundle)
     assert "the sampler ended early" in warnings(opened)
     assert len(opened.ranks[0].steps) == 150
+    assert "The sampler ended early (code -9); CPU and GPU timelines stop here" in notes(bundle)
 
 
 def test_kill_9_of_one_rank(tmp_path: Path) -> None:
@@ -101,7 +114,13 @@ def test_kill_9_of_one_rank(tmp_path: Path) -> None:
     opened = Bundle.open(bundle)
     assert opened.finished
     assert [len(rank.steps) > 50 for rank in opened.ranks] == [True, True]
-    assert {event["rank"] for event in opened.events_of("done")} <= {0}
+    spoke = {event["rank"] for event in opened.events_of("done")}
+    assert spoke <= {0}  # torchrun ends the other rank, in the middle of whatever it does
+    said = notes(bundle)
+    assert (
+        "The process of rank 1 ended suddenly" if spoke else "The processes of ranks 0 and 1 ended suddenly"
+    ) in said
+    assert spoke or "exit code 1" in said
 
 
 def test_an_exception_in_training(tmp_path: Path) -> None:
@@ -119,6 +138,12 @@ def test_an_exception_in_training(tmp_path: Path) -> None:
     with gzip.open(rank.traces[0], "rt") as file:
         names = {event.get("name") for event in json.load(file)["traceEvents"]}
     assert {"ProfilerStep#12", "ProfilerStep#13", "ProfilerStep#14"} <= names
+    said = notes(bundle.path)
+    assert "The training ended with ValueError after 15 recorded steps: the training went wrong." in said
+    assert (
+        "Profiler window 0 (lean, from step 12) was cut short (the job ended inside the window); its trace holds"
+        in said
+    )
 
 
 def test_sigterm_inside_a_window_exports_it(tmp_path: Path) -> None:
@@ -135,6 +160,9 @@ def test_sigterm_inside_a_window_exports_it(tmp_path: Path) -> None:
     (window,) = rank.windows
     assert (window["complete"], window["reason"], window["first_step"]) == (False, "SIGTERM", 12)
     assert len(rank.traces) == 1
+    said = notes(bundle)
+    assert "The job did not end well: SIGTERM ended it; the last recorded step," in said
+    assert "Profiler window 0 (lean, from step 12) was cut short (SIGTERM)" in said
 
 
 def test_a_killed_worker(tmp_path: Path) -> None:
@@ -155,6 +183,10 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     (event,) = opened.events_of("exception")
     # mostly torch's "DataLoader worker (pid ...) is killed", else a torn pipe: it depends on what the worker was at
     assert event["type"] in ("RuntimeError", "ConnectionResetError", "EOFError", "FileNotFoundError")
+    assert (
+        f"The training ended with {event['type']} after {len(rank_steps(opened))} recorded steps: "
+        in notes(bundle)
+    )
 
 
 def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -173,6 +205,9 @@ def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
     bundle = Bundle.open(tmp_path / "tmp" / "tracelens-runs" / "bundle")
     assert len(bundle.ranks[0].steps) == 5
     assert "cannot be written, the bundle is" in warnings(bundle)
+    said = notes(bundle.path)
+    assert "/proc/nowhere/bundle cannot be written, the bundle is" in said
+    assert "No step was traced: the job ended after 5 steps, the first window opens at step 12." in said
 
 
 def test_no_place_to_write_to_at_all(tmp_path: Path) -> None:
@@ -193,7 +228,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)], capture_output=True, check=False
     )
     if made.returncode:
         pytest.skip("a small file system cannot be mounted here")
@@ -209,6 +244,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert recorded.stderr.count("the job goes on, lines are dropped") <= 4
         bundle = recorded.bundle
         assert bundle.ranks[0].steps[0]["step"] == 0
+        assert bundle.exit is not None  # the last lines found room
+        assert bundle.finished
+        assert "No space left on device" in notes(bundle.path)
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
@@ -226,6 +264,12 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
     (rank,) = Bundle.open(tmp_path / "bundle").ranks
     assert 10 < len(rank.steps) < 120
     assert rank.traces == []
+    assert "Cannot write steps.jsonl: File too large" in notes(tmp_path / "bundle")
+    (lost,) = re.findall(
+        r"lines that could not be written are missing: .*steps.jsonl (\d+)",
+        warnings(Bundle.open(tmp_path / "bundle")),
+    )
+    assert len(rank.steps) + int(lost) == 120
 
 
 @pytest.mark.parametrize(

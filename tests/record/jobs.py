@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,7 @@ from typing import Any
 
 from tracelens.bundle import Bundle
 
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 TRAIN = str(SCRIPTS / "train.py")
 # The job's interpreter: TRACELENS_JOB_PYTHON names one with another torch, to run the same tests against it.
@@ -113,3 +115,21 @@ def kill_group(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+
+
+def report(bundle: Path) -> dict[str, Any]:
+    """What ``tracelens report BUNDLE --json -`` says of a bundle; it must succeed without a word on stderr."""
+    with tempfile.TemporaryDirectory() as elsewhere:  # the bundle's own disk may be full
+        done = subprocess.run(
+            [sys.executable, "-m", "tracelens", "report", str(bundle), "--json", "-", "-o", f"{elsewhere}/report.html"],
+            cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def notes(bundle: Path) -> str:
+    """The report's notes on quality, one a line."""
+    return "\n".join(note["message"] for note in report(bundle)["quality"])

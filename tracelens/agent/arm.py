@@ -183,6 +183,11 @@ class Recorder:
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             agent.exception(error)
+        agent.flush()
+        lost = agent.lost_lines()
+        if lost:
+            each = ", ".join("{} {}".format(name, lost[name]) for name in sorted(lost))
+            agent.warn("log", "lines that could not be written are missing: " + each)
         agent.event("done", steps=self.steps.count, windows=self.windows.closed, source=self.steps.source)
 
 

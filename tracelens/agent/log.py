@@ -48,6 +48,7 @@ class Log:
         records, self._buffer = self._buffer, []
         data = "".join([_encode(record) + "\n" for record in records]).encode("utf-8", "replace")
         self._flushed = time.monotonic_ns()
+        whole = 0
         try:
             if self._fd is None:
                 self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -55,11 +56,12 @@ class Log:
                 data = b"\n" + data
             written = os.write(self._fd, data)
             self._torn = data[:written][-1:] != b"\n"
+            whole = data[:written].count(b"\n") - (data[:1] == b"\n")
             if written < len(data):
                 os.write(self._fd, data[written:])  # the disk is full: this raises and says why
                 self._torn = False
         except OSError as error:
-            self.dropped += len(records)
+            self.dropped += len(records) - whole
             self._retry_at = self._flushed + _RETRY_NS
             if not self._told:
                 self._told = True

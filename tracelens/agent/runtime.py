@@ -254,6 +254,10 @@ class Agent:
             log = self._logs[name] = Log(os.path.join(self.folder, name), self._unwritable)
         log.write(record, urgent)
 
+    def lost_lines(self) -> Dict[str, int]:
+        """How many lines could not be written, by file."""
+        return {os.path.basename(log.path): log.dropped for log in self._all() if log.dropped}
+
     def flush(self) -> None:
         """Hand every line to the operating system."""
         for log in self._all():

@@ -12,7 +12,7 @@ from tracelens.bundle import Bundle, RankFiles, Record, read_lines
 
 LIMIT = 8
 _NUMBER = re.compile(r"\d+")
-_SUDDEN = "as after kill -9, a crash or os._exit; up to half a second of its lines is missing"
+_SUDDEN = "as after a kill, a crash or os._exit; up to half a second of its lines is missing"
 
 
 def account(bundle: Bundle) -> tuple[str, ...]:
@@ -60,9 +60,7 @@ def _ending(bundle: Bundle) -> Iterator[str]:
     ended = next((event for event in exits if event.get("code")), exits[-1])
     errors = bundle.events_of("exception")
     if errors:
-        yield from _grouped(
-            (_raised(event, bundle), event.get("rank")) for event in errors
-        )
+        yield from _grouped((_raised(event, bundle), event.get("rank")) for event in errors)
     elif ended.get("code") and not bundle.events_of("rejected"):
         yield f"The job did not end well: {_code(ended)}{_last_step(bundle.ranks)}."
 
@@ -128,30 +126,46 @@ def _lost_ranks(bundle: Bundle) -> Iterator[str]:
 
 
 def _settings(bundle: Bundle) -> Iterator[str]:
+    """What became of every ``--set``, the loaders that it did the same to in one line."""
+    events = bundle.events_of("set")
     stopped = bool(bundle.events_of("rejected"))  # says why already
-    lines = []
-    for event in bundle.events_of("set"):
-        what = f"--set {event.get('setting') or event.get('key')}"
-        where = _loader(event)
-        reason = event.get("reason")
+    idle = {_place(event) for event in events if event.get("effective") is False}
+    found: dict[tuple[str, str], dict[Any, dict[str, None]]] = {}
+    for event in events:
+        applied, reason = event.get("applied"), event.get("reason")
         if event.get("effective") is False:
-            text = f"{what} has no effect{where}: {reason}."
-        elif event.get("applied"):
-            change = f"{_shown(event.get('before'))} -> {_shown(event.get('after'))}"
-            text = f"{what} took effect{where}: {change}."
-        elif not stopped:
-            text = f"{what} was not applied{where}: {reason or 'no reason was recorded'}."
-        else:
+            said, tail = "has no effect", f": {reason}"
+        elif applied and _place(event) in idle:
             continue
-        lines.append((text, event.get("rank")))
-    yield from _grouped(lines)
+        elif applied:
+            said, tail = "took effect", f": {_shown(event.get('before'))} -> {_shown(event.get('after'))}"
+        elif stopped:
+            continue
+        else:
+            said, tail = "was not applied", f": {reason or 'no reason was recorded'}"
+        what = f"--set {event.get('setting') or event.get('key')} {said}"
+        loaders = found.setdefault((what, tail), {}).setdefault(event.get("rank"), {})
+        if event.get("loader") is not None:
+            name = f" ({event['dataset']})" if event.get("dataset") else ""
+            loaders[f"{event['loader']}{name}"] = None
+    yield from _grouped(
+        (f"{what}{_on(list(loaders))}{tail}.", rank)
+        for (what, tail), ranks in found.items()
+        for rank, loaders in ranks.items()
+    )
 
 
-def _loader(event: Record) -> str:
-    if event.get("loader") is None:
+def _place(event: Record) -> tuple[Any, ...]:
+    return event.get("setting"), event.get("loader"), event.get("pid")
+
+
+def _on(loaders: Sequence[str]) -> str:
+    if not loaders:
         return ""
-    name = f" ({event['dataset']})" if event.get("dataset") else ""
-    return f" on loader {event['loader']}{name}"
+    if len(loaders) == 1:
+        return f" on loader {loaders[0]}"
+    shown = [*loaders[:4], f"{len(loaders) - 4} more"] if len(loaders) > 4 else loaders
+    return f" on loaders {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _shown(value: Any) -> str:
@@ -163,21 +177,19 @@ def _shown(value: Any) -> str:
 
 def _warnings(bundle: Bundle) -> Iterator[str]:
     """The recorder's warnings; those that differ in numbers alone (a window's, a process's) are said once."""
-    kept: dict[str, tuple[str, int | None]] = {}
-    alike: dict[str, int] = {}
-    said = {" ".join(line.rstrip(".").split()) for line in _settings(bundle)}
+    kept: dict[str, str] = {}
+    others: dict[str, set[str]] = {}
+    told = {f"--set {event.get('setting')}" for event in bundle.events_of("set")}
     for event in bundle.events_of("warning"):
         message = " ".join(str(event.get("message") or "").split())
-        if not message or message in said:
+        if not message or message.partition(" was not applied")[0] in told:
             continue
         key = _NUMBER.sub("#", message)
-        if key in kept:
-            alike[key] = alike.get(key, 0) + (message != kept[key][0])
-        else:
-            kept[key] = (message, event.get("rank"))
-    for key, (message, _) in kept.items():
-        more = f" (and {alike[key]} more like it)" if alike.get(key) else ""
-        yield f"{message[:1].upper()}{message[1:]}{more}" + ("" if message.endswith(".") and not more else ".")
+        if message != kept.setdefault(key, message):
+            others.setdefault(key, set()).add(message)
+    for key, message in kept.items():
+        more = f" (and {len(others[key])} more like it)" if key in others else ""
+        yield f"{message[:1].upper()}{message[1:].rstrip('.')}{more}."
 
 
 def _windows(bundle: Bundle) -> Iterator[str]:
@@ -190,7 +202,9 @@ def _windows(bundle: Bundle) -> Iterator[str]:
             what = f"Profiler window {window.get('window')} ({window.get('kind')}, from step {window.get('first_step')})"
             if window.get("file") or window.get("reason"):
                 kept = "its trace holds what came before" if window.get("file") else "its trace is missing"
-                lines.append((f"{what} was cut short ({window.get('reason') or 'unknown why'}); {kept}.", rank.rank))
+                lines.append(
+                    (f"{what} was cut short ({window.get('reason') or 'unknown why'}); {kept}.", rank.rank)
+                )
             elif bundle.exit is None:
                 lines.append((f"{what} is not closed: no trace of it yet, or never.", rank.rank))
             else:

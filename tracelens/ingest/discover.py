@@ -12,6 +12,7 @@ from typing import Any
 
 from tracelens.bundle import Bundle, RankFiles, is_bundle
 from tracelens.errors import InputError
+from tracelens.ingest.account import account
 from tracelens.ingest.runlog import RunLog, read_run_log
 
 RUNS = Path("tracelens-runs")
@@ -136,6 +137,7 @@ def _bundle(path: Path, extras: Extras, loader: Mapping[str, Any]) -> RunInput:
         paths=(path,),
         bundle=bundle,
         training_logs=extras.training_logs,
+        notes=account(bundle),
     )
 
 

@@ -101,7 +101,7 @@ class Recording:
         if self._sampler is not None:
             self._sampler.stop()
         if session.leader:
-            session.event("end")
+            session.finish()
 
     def __enter__(self) -> Recording:
         return self.start()

@@ -108,7 +108,7 @@ def _finish(session: Session, options: RecordOptions, code: int, seconds: float)
                 say(message)
     except (InputError, OSError) as error:
         say(f"the bundle cannot be read back: {error}")
-    session.event("end")
+    session.finish()
 
 
 def _shown(path: Path) -> str:

@@ -27,6 +27,8 @@ from tracelens.record.options import RecordOptions
 RUNS = "tracelens-runs"
 SAMPLER = (sys.executable, "-m", "tracelens.record.sampler")
 SOURCE = str(Path(__file__).resolve().parent.parent.parent)
+RESERVE = ".reserve"  # given up when the disk is full, so that the last lines still find room
+_RESERVE_BYTES = 8192
 _JOIN_SECONDS = 10.0
 _JOIN_WITHIN_NS = 600_000_000_000  # an older bundle of the same name is another run's
 _WRAPPERS = {
@@ -78,8 +80,29 @@ class Session:
 
     def event(self, kind: str, **fields: Any) -> None:
         """A line in events.jsonl; a bundle that cannot be written any more costs the line, not the job."""
-        with contextlib.suppress(OSError):
-            append_line(self.bundle / "events.jsonl", {"ts": time.time_ns(), "event": kind, **fields})
+        path = self.bundle / "events.jsonl"
+        record = {"ts": time.time_ns(), "event": kind, **fields}
+        try:
+            append_line(path, record)
+        except OSError as error:
+            if self._give_up_reserve():
+                message = f"the bundle could not be written any more ({error.strerror or error}): what came after is missing"
+                with contextlib.suppress(OSError):
+                    _end_torn_line(path)
+                    append_line(path, record)
+                    append_line(path, {**record, "event": "warning", "where": "output", "message": message})
+
+    def finish(self) -> None:
+        """The last line."""
+        self._give_up_reserve()
+        self.event("end")
+
+    def _give_up_reserve(self) -> bool:
+        try:
+            (self.bundle / RESERVE).unlink()
+        except OSError:
+            return False
+        return True
 
     def warn(self, where: str, message: str) -> None:
         """Keep and show a warning."""
@@ -96,6 +119,12 @@ class Session:
         found["PYTHONPATH"] = os.pathsep.join([inject, *others])
         found.update(encode(self.config))
         return found
+
+
+def _end_torn_line(path: Path) -> None:
+    """Close a line that the full disk cut in two, so that the next one stands alone. Raises OSError."""
+    with path.open("ab") as file:
+        file.write(b"\n")
 
 
 def inject_dir() -> Path:
@@ -117,6 +146,10 @@ def open_session(options: RecordOptions, settings: list[Setting]) -> Session | N
             attempt.mkdir(parents=True, exist_ok=True)
             if leader and not is_bundle(attempt):
                 write_manifest(attempt, _manifest(options, attempt.name, redactor))
+                with contextlib.suppress(
+                    OSError
+                ):  # the disk is full already: the bundle says it line by line
+                    (attempt / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
             elif not os.access(attempt, os.W_OK):
                 raise PermissionError(13, "Permission denied")
         except OSError as error:
