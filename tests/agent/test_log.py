@@ -133,3 +133,16 @@ def test_a_child_forgets_what_its_parent_will_write(tmp_path: Path) -> None:
     log.forget()
     log.write({"n": 3}, urgent=True)
     assert numbers(tmp_path / "log") == [1, 3]
+
+
+def test_lines_wait_no_longer_than_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 10**12
+    monkeypatch.setattr(module.time, "monotonic_ns", lambda: now)
+    path = tmp_path / "log"
+    log = Log(str(path), lambda path, error: None, every_ns=100)
+    counts = []
+    for later in (0, 50, 51, 200):  # the first is written at once
+        now += later
+        log.write({"n": later})
+        counts.append(path.read_text().count("\n"))
+    assert counts == [1, 1, 3, 4]

@@ -274,8 +274,7 @@ for workers in (0, 1):
     )
     assert recorded.stdout.splitlines() == ["sample 0 is broken", "IndexError: sample 0 is broken"]
     (rank,) = recorded.bundle.ranks
-    assert [line["error"] for line in rank.workers if line["event"] == "fetch"] == [
-        "IndexError",
-        "IndexError",
-    ]
+    errors = [line["error"] for line in rank.workers if line["event"] == "fetch"]
+    assert errors  # one for certain; the second batch's may come after the job's end
+    assert set(errors) == {"IndexError"}
     assert "raised IndexError" in str(recorded.bundle.events_of("warning"))

@@ -8,22 +8,26 @@ import os
 import time
 from typing import Any, Callable, List, Mapping, Optional
 
-_FLUSH_NS = 500_000_000
+FLUSH_NS = 500_000_000
+WORKER_FLUSH_NS = (
+    100_000_000  # a job that leaves its loop ends with its workers killed, whatever they still hold
+)
 _FLUSH_LINES = 2000
 _RETRY_NS = 5_000_000_000
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 class Log:
-    """One file. Lines are kept for at most half a second of writing, then encoded and written together: a
-    killed process loses no more than that. ``on_error`` is told once, when lines could not be written; they are
-    then dropped and writing is tried again every 5 s (a full disk may be freed).
+    """One file. Lines are kept for at most ``every_ns`` of writing, then encoded and written together: a killed
+    process loses no more than that. ``on_error`` is told once, when lines could not be written; they are then
+    dropped and writing is tried again every 5 s (a full disk may be freed).
     """
 
-    def __init__(self, path: str, on_error: Callable[[str, OSError], None]) -> None:
+    def __init__(self, path: str, on_error: Callable[[str, OSError], None], every_ns: int = FLUSH_NS) -> None:
         self.path = path
         self.dropped = 0
         self._on_error = on_error
+        self._every_ns = every_ns
         self._told = False
         self._fd: Optional[int] = None
         self._buffer: List[Mapping[str, Any]] = []
@@ -38,7 +42,7 @@ class Log:
             self.dropped += 1
             return
         self._buffer.append(record)
-        if urgent or now - self._flushed > _FLUSH_NS or len(self._buffer) >= _FLUSH_LINES:
+        if urgent or now - self._flushed > self._every_ns or len(self._buffer) >= _FLUSH_LINES:
             self.flush()
 
     def flush(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from . import environment
 from .config import Config
-from .log import Log
+from .log import FLUSH_NS, WORKER_FLUSH_NS, Log
 from .redact import Redactor
 
 
@@ -251,7 +251,8 @@ class Agent:
         if log is None:
             if self.folder is None:
                 return
-            log = self._logs[name] = Log(os.path.join(self.folder, name), self._unwritable)
+            every = WORKER_FLUSH_NS if self.worker else FLUSH_NS
+            log = self._logs[name] = Log(os.path.join(self.folder, name), self._unwritable, every)
         log.write(record, urgent)
 
     def lost_lines(self) -> Dict[str, int]:

@@ -57,7 +57,7 @@ class Worker:
             line["samples"], line["bytes"], _ = describe(data)
         else:
             line["error"] = type(error).__name__
-        self._agent.write(self._file, line)
+        self._agent.write(self._file, line, urgent=error is not None)  # an error may be the job's last act
 
 
 class IndexQueue:
