@@ -109,7 +109,9 @@ def _lost_ranks(bundle: Bundle) -> Iterator[str]:
     """Training processes without a last word though the job is over."""
     if bundle.exit is None:
         return
-    spoke = {event.get("pid") for kind in ("done", "rejected") for event in bundle.events_of(kind)}
+    spoke = {
+        event.get("pid") for kind in ("done", "exception", "rejected") for event in bundle.events_of(kind)
+    }
     lost = {event.get("rank") for event in bundle.events_of("agent") if event.get("pid") not in spoke}
     counts = {rank.rank: len(rank.steps) for rank in bundle.ranks}
     numbers = sorted(number for number in lost if isinstance(number, int))
