@@ -53,7 +53,8 @@ def _conditions(rule: Rule) -> list[str]:
              ("unless", " or ".join(f"`{c}`" for c in rule.unless)),
              ("needs", ", ".join(f"`{name}`" for name in rule.requires)),
              ("silences", ", ".join(f"`{name}`" for name in rule.supersedes))]  # fmt: skip
-    return [f"- {label} {text}" for label, text in parts if text]
+    beside = [] if rule.may_be_cause else ["- a finding beside the verdict, never its cause"]
+    return [f"- {label} {text}" for label, text in parts if text] + beside
 
 
 def main() -> int:

@@ -123,6 +123,7 @@ def test_a_prefix_does_not_silence_the_rule_itself() -> None:
         ({"supersedes": [1]}, "supersedes"),
         ({"titel": "x"}, "titel"),
         ({"min_steps": "many"}, "min_steps"),
+        ({"cause": "no"}, "cause"),
         ({"advice": "text"}, "advice"),
         ({"advice": {"txt": "x"}}, "advice"),
         ({"applies": {"some": []}}, "applies"),

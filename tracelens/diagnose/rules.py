@@ -22,6 +22,7 @@ _TOP = {
     "min_steps",
     "supersedes",
     "since",
+    "cause",
     "override",
     "applies",
     "when",
@@ -50,7 +51,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. It fires when all of ``all``, one of ``any`` (if given) and none of ``unless`` hold."""
+    """One rule. It fires when all of ``all``, one of ``any`` (if given) and none of ``unless`` hold.
+
+    Without ``may_be_cause`` it is a finding beside the verdict, never the verdict's cause.
+    """
 
     id: str
     title: str
@@ -69,6 +73,7 @@ class Rule:
     advice: str
     doc: Mapping[str, Any]
     source: str
+    may_be_cause: bool = True
 
     @property
     def is_quality(self) -> bool:
@@ -155,6 +160,8 @@ def parse_rule(table: Mapping[str, Any], source: str) -> Rule:
     min_steps = table.get("min_steps", 0)
     if type(min_steps) is not int:
         raise bad(f"min_steps {min_steps!r} is no whole number")
+    if type(table.get("cause", True)) is not bool:
+        raise bad(f"cause {table['cause']!r} is neither true nor false")
     for key in ("requires", "supersedes"):
         if not isinstance(table.get(key, []), list) or not all(
             isinstance(x, str) for x in table.get(key, [])
@@ -167,7 +174,7 @@ def parse_rule(table: Mapping[str, Any], source: str) -> Rule:
         applies=_conditions(applies.get("all", []), bad), **lists,
         saving_whatif=saving.get("whatif"), saving_signal=saving.get("signal"),
         advice=" ".join(str(advice.get("text", "")).split()),
-        doc=dict(doc), source=source,
+        doc=dict(doc), source=source, may_be_cause=table.get("cause", True),
     )  # fmt: skip
 
 

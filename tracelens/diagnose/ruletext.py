@@ -33,6 +33,8 @@ def rule_text(rule: Rule, width: int = 100) -> str:
     saving = rule.saving_signal or (f"the what-if of {rule.saving_whatif}" if rule.saving_whatif else None)
     if saving:
         blocks.append(f"saving: {saving}")
+    if not rule.may_be_cause:
+        blocks.append("a finding beside the verdict, never its cause")
     if rule.supersedes:
         blocks.append("silences: " + ", ".join(rule.supersedes))
     for title, key in (("why", "why"), ("fix", "fix"), ("false positives", "false_positives")):

@@ -113,7 +113,10 @@ def cause(
     fired = [
         e
         for e in evaluations.values()
-        if e.outcome == "fired" and e.rule.bottleneck == name and not e.rule.is_quality
+        if e.outcome == "fired"
+        and e.rule.bottleneck == name
+        and e.rule.may_be_cause
+        and not e.rule.is_quality
     ]
     if not fired:
         return None
