@@ -108,3 +108,18 @@ def test_a_class_that_could_not_be_judged_says_so() -> None:
     _, whatifs, *_ = decided(cpu=30.0, memory_bandwidth=None)
     reason = {r.bottleneck: r.reason for r in decide.ruled_out("cpu", whatifs)}["memory_bandwidth"]
     assert "could not be judged" in reason
+
+
+def test_a_finding_beside_the_verdict_is_never_its_cause() -> None:
+    """Layout conversions that save more than any rule of the class that names a cause."""
+    values = {"kernels.layout_conversion_ms": 30.0, "kernels.memory_ms": 20.0, "gpu.busy": 0.95}
+    (name, _), _, _, evaluations = decided(values, memory_bandwidth=40.0)
+    assert name == "memory_bandwidth"
+    assert evaluations["compute.layout"].saving_ms == 30
+    assert decide.cause(name, evaluations) == "memory.bandwidth"
+
+
+def test_findings_beside_the_verdict_silence_nobody() -> None:
+    beside = {rule.id for rule in RULES.values() if not rule.may_be_cause}
+    assert beside
+    assert not any(set(RULES[name].supersedes) for name in beside)

@@ -36,7 +36,9 @@ from tracelens.model import (
 )
 from tracelens.signals.gpuwork import log_signals as gpu_log_signals
 from tracelens.signals.machine import host_log_signals
+from tracelens.signals.memory import memory_signals
 from tracelens.signals.regimes import run_regimes
+from tracelens.signals.rereading import rereading_signals
 from tracelens.signals.runsteps import log_only_signals
 from tracelens.signals.series import log_series
 from tracelens.signals.signal import Signals
@@ -85,6 +87,8 @@ def analyse_logs(run: RunInput, rules: Mapping[str, Rule], notes: Sequence[str],
     log_only_signals(logs.run_log, logs.training, settings, signals)
     gpu_log_signals(logs.gpu, signals)
     host_log_signals(logs.host, settings.get("cpu_count"), None, signals)
+    rereading_signals(logs.run_log, signals)
+    memory_signals(logs.run_log, logs.host if logs.run_log is not None else None, None, signals)
     for phase in ("transfer", "compute", "communication", "host", "other"):
         signals.missing("needs a trace", f"phase.{phase}")
     whatifs = _what_ifs(signals)

@@ -66,11 +66,12 @@ def _with_logs(
 ) -> RankAnalysis:
     low, high = tables.extent
     window = (tables.base_ns + low, tables.base_ns + high)
-    gpu = _placed(given.gpu_logs, read_gpu_log, window, notes)
-    host = _placed(given.host_logs, read_host_log, window, notes)
+    gpu, _ = _placed(given.gpu_logs, read_gpu_log, window, notes)
+    host, whole = _placed(given.host_logs, read_host_log, window, notes)
     analysis = RankAnalysis(
         tables, given.loader, gpu, host, rank,  # type: ignore[arg-type]
         run_log=given.run_log, trace_name=name,
+        whole_host_log=whole if given.run_log is not None else None,  # type: ignore[arg-type]
     )  # fmt: skip
     if gpu is not None and isinstance(gpu, GpuLog) and len(gpu.gpus) > 1:
         analysis = dataclasses.replace(analysis, gpu_log=_own_gpu(gpu, analysis, notes))
@@ -79,7 +80,8 @@ def _with_logs(
 
 def _placed(
     paths: Sequence[Path], read: object, window: tuple[int, int], notes: list[str]
-) -> GpuLog | HostLog | None:
+) -> tuple[GpuLog | HostLog | None, GpuLog | HostLog | None]:
+    """The first log that overlaps the window: its part there, and the whole of it."""
     for path in paths:
         log = read(path)  # type: ignore[operator]
         placed = align(log, *window, margin_ns=_margin(log, window))
@@ -89,8 +91,8 @@ def _placed(
         if placed.ambiguous or placed.offset_ns:
             notes.append(placed.message)
         notes.extend(log.notes)
-        return placed.log  # type: ignore[no-any-return]
-    return None
+        return placed.log, log
+    return None, None
 
 
 def _margin(log: GpuLog | HostLog, window: tuple[int, int]) -> int:

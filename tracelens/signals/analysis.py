@@ -27,7 +27,8 @@ class RankAnalysis:
     """The trace of one rank with its side data; every derived part is computed once and on demand.
 
     ``settings`` are the effective DataLoader arguments (design section 8), ``gpu_log`` and ``host_log`` the
-    samples that overlap the trace, ``run_log`` a bundle's step and loader logs. Lengths are ns unless named otherwise.
+    samples that overlap the trace, ``run_log`` a bundle's step and loader logs, ``whole_host_log`` a bundle's host samples
+    of the whole run. Lengths are ns unless named otherwise.
     """
 
     tables: TraceTables
@@ -39,6 +40,7 @@ class RankAnalysis:
     notes: tuple[str, ...] = ()
     run_log: RunLog | None = None
     trace_name: str = ""
+    whole_host_log: HostLog | None = None
 
     @cached_property
     def activity(self) -> Activity:

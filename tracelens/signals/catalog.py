@@ -7,11 +7,14 @@ import numpy as np
 from tracelens.model import PHASES
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.communication import communication_signals
+from tracelens.signals.conversions import conversion_signals
 from tracelens.signals.gpuwork import gpu_signals
 from tracelens.signals.hostwork import host_signals
 from tracelens.signals.loader import loader_signals
 from tracelens.signals.machine import machine_signals
+from tracelens.signals.memory import memory_signals
 from tracelens.signals.quality import quality_signals
+from tracelens.signals.rereading import rereading_signals
 from tracelens.signals.runsteps import corrected_shares, run_signals
 from tracelens.signals.signal import Signals, Value
 from tracelens.signals.transfer import transfer_signals
@@ -32,6 +35,9 @@ def rank_signals(analysis: RankAnalysis) -> Signals:
     communication_signals(analysis, out)
     quality_signals(analysis, out)
     run_signals(analysis, out)
+    conversion_signals(analysis, out)
+    rereading_signals(analysis.run_log, out)
+    memory_signals(analysis.run_log, analysis.whole_host_log, out.number("gpu.memory_total"), out)
     _derived(analysis, out)
     out.missing(
         "needs the loader measured at several numbers of workers (tracelens tune --loader-only)",
