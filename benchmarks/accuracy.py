@@ -2,6 +2,7 @@
 
     python benchmarks/accuracy.py ../shared/traces                     # labelled traces: real/ and simulated/
     python benchmarks/accuracy.py --simulated 200 --seed 1             # jobs of benchmarks/simulator, the truth known
+    python benchmarks/accuracy.py --generated DIR                      # jobs that benchmarks.simulator wrote before
 
 Prints a row a file, then scores: classes and causes, the most confident miss, phases against an independent
 computation, what-ifs against counterfactual speed-ups beside two trivial predictors, replay errors, and whether
@@ -45,6 +46,8 @@ PHASES_OF = {
 PHASE_TOLERANCE = 0.02
 ROUNDING = 0.002  # of the label columns and of a copy call's edges
 CONFIDENT_MISS = 0.6
+GAIN = 0.05  # a what-if that moves the step by less than this gains nothing worth telling
+SURE = 0.9
 
 
 @dataclass(slots=True)
@@ -111,10 +114,12 @@ def judged(
     seconds: float,
     truth: Mapping[str, Any],
     words: Mapping[str, set[str]],
+    bundle: bool = False,
 ) -> Row:
-    """A run against its simulated truth."""
+    """A run against its simulated truth; what a bare trace cannot show is not asked of one."""
     speedups = truth["counterfactual_speedup"]
-    accepted = set(truth["acceptable"]) | ({"none"} if truth.get("balanced") else set())
+    seen = "" if bundle or "acceptable_trace" not in truth else "_trace"
+    accepted = set(truth[f"acceptable{seen}"]) | ({"none"} if truth.get("balanced") else set())
     own = (
         "acceptable_causes" in truth
     )  # this repository's simulator names rule ids and both kernel classes itself
@@ -122,7 +127,7 @@ def judged(
         accepted.add("memory_bandwidth")
     verdict = result.verdict
     if own:
-        named = verdict.cause == truth["cause"] or verdict.cause in truth["acceptable_causes"]
+        named = verdict.cause == truth["cause"] or verdict.cause in truth[f"acceptable_causes{seen}"]
     else:
         named = truth["cause"] in words.get(verdict.cause or "", set())
     what_ifs = {}
@@ -165,7 +170,36 @@ def _generated(job: tuple[str, int, str, bool]) -> Row | str:
             return f"{family} seed {seed}: {error}"
         except Exception:  # one crash must not hide the other runs' scores; it is printed and counted
             return f"{family} seed {seed}: CRASHED\n{traceback.format_exc()}"
-    return judged(f"{family}-{seed}", family, result, seconds, run.truth.to_json(), {})
+    return judged(f"{family}-{seed}", family, result, seconds, run.truth.to_json(), {}, bundle)
+
+
+def _written(where: Path) -> Row | str:
+    """One run that ``benchmarks.simulator generate-all`` wrote."""
+    truth = json.loads((where / "truth.json").read_text("utf-8"))
+    try:
+        result, seconds = timed([where])
+    except TracelensError as error:
+        return f"{where.name}: {error}"
+    except Exception:  # as for the generated ones
+        return f"{where.name}: CRASHED\n{traceback.format_exc()}"
+    return judged(
+        where.name, truth["family"], result, seconds, truth, {}, (where / "manifest.json").is_file()
+    )
+
+
+def written_rows(folder: Path, jobs: int) -> tuple[list[Row], list[str]]:
+    """The runs below ``folder`` with a truth.json: rows, and what failed."""
+    work = sorted(path.parent for path in folder.glob("*/truth.json"))
+    return _split(_written, work, jobs)
+
+
+def _split(judge: Callable[[Any], Row | str], work: Sequence[Any], jobs: int) -> tuple[list[Row], list[str]]:
+    rows: list[Row] = []
+    failures: list[str] = []
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for outcome in pool.imap(judge, work, chunksize=2):
+            (failures if isinstance(outcome, str) else rows).append(outcome)  # type: ignore[attr-defined]
+    return rows, failures
 
 
 def generated_rows(count: int, seed: int, split: str, bundle: bool, jobs: int) -> tuple[list[Row], list[str]]:
@@ -174,12 +208,7 @@ def generated_rows(count: int, seed: int, split: str, bundle: bool, jobs: int) -
 
     names = families(split)
     work = [(names[i % len(names)], seed * 100_003 + i // len(names), split, bundle) for i in range(count)]
-    rows: list[Row] = []
-    failures: list[str] = []
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for outcome in pool.imap(_generated, work, chunksize=2):
-            (failures if isinstance(outcome, str) else rows).append(outcome)  # type: ignore[attr-defined]
-    return rows, failures
+    return _split(_generated, work, jobs)
 
 
 # phases
@@ -296,6 +325,15 @@ def print_what_ifs(rows: Sequence[Row]) -> None:
             inside = sum(e <= 0.1 for e in errors) / len(errors)
             cells += f"{f'{_percent(quantile(errors, 0.5))} {_percent(quantile(errors, 0.9))} {_percent(inside)}':>34}"
         print(f"{name:18}{len(found):>5}{sum(w[0] is None for w in found):>6}{cells}")
+    moved = [w for w in groups["all"] if w[1] >= 1 + GAIN or w[1] <= 1 - GAIN]
+    still = [w for w in groups["all"] if abs(w[1] - 1) < GAIN]
+    for name, predict in predictors.items():
+        within = sum((p := predict(w)) is not None and abs(p / w[1] - 1) <= 0.1 for w in moved)
+        promised = sum((predict(w) or 1.0) > 1 + GAIN for w in still)
+        print(
+            f"{name:14} truth moves by {GAIN:.0%}: {within}/{len(moved)} within 10 %;"
+            f" no gain in truth: {promised}/{len(still)} promise more than {GAIN:.0%}"
+        )
 
 
 def print_replay(rows: Sequence[Row]) -> None:
@@ -324,6 +362,11 @@ def print_reliability(rows: Sequence[Row]) -> None:
         gap += abs(mean - right) * len(inside) / len(rows)
         print(f"{low:.1f} to {min(high, 1):.1f}{'':4}{len(inside):>5}{mean:8.2f}{right:8.2f}")
     print(f"mean distance between confidence and how often it is right: {gap:.3f}")
+    sure, right = [r for r in rows if r.confidence >= SURE], [r for r in rows if r.right]
+    print(
+        f"confidence {SURE} and more: {sum(r.right for r in sure)}/{len(sure)} right;"
+        f" {sum(r.confidence >= SURE for r in right)}/{len(right)} of the right ones reach it"
+    )
 
 
 def print_families(rows: Sequence[Row]) -> None:
@@ -362,6 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("traces", nargs="?", type=Path, help="a folder with real/, simulated/ and labels.tsv")
     parser.add_argument("--causes", type=Path, help="causes.tsv (default: beside the traces folder)")
     parser.add_argument("--simulated", type=int, default=0, metavar="N", help="also judge N generated jobs")
+    parser.add_argument("--generated", type=Path, metavar="DIR", help="judge generated jobs already written")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", choices=("train", "test"), default="test")
     parser.add_argument(
@@ -372,8 +416,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--all-rows", action="store_true", help="a line for each generated job, not only for misses"
     )
     options = parser.parse_args(arguments)
-    if options.traces is None and not options.simulated:
-        print("nothing to judge: give a folder of labelled traces, or --simulated N", file=sys.stderr)
+    if options.traces is None and not options.simulated and options.generated is None:
+        print(
+            "nothing to judge: give a folder of labelled traces, --simulated N or --generated DIR",
+            file=sys.stderr,
+        )
+        return 2
+    if options.generated is not None and not any(options.generated.glob("*/truth.json")):
+        print(f"{options.generated} holds no run with a truth.json", file=sys.stderr)
         return 2
     if options.traces is not None:
         folder: Path = options.traces
@@ -395,11 +445,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_replay([*real, *simulated])
         _heading("Confidence, real and simulated")
         print_reliability([*real, *simulated])
-    if options.simulated:
-        rows, failures = generated_rows(
-            options.simulated, options.seed, options.split, options.bundle, options.jobs
-        )
-        _heading(f"{options.simulated} generated jobs, split {options.split}, seed {options.seed}")
+    status = 0
+    if options.simulated or options.generated is not None:
+        if options.generated is not None:
+            rows, failures = written_rows(options.generated, options.jobs)
+            _heading(f"{len(rows)} generated jobs of {options.generated.name}")
+        else:
+            rows, failures = generated_rows(
+                options.simulated, options.seed, options.split, options.bundle, options.jobs
+            )
+            _heading(f"{options.simulated} generated jobs, split {options.split}, seed {options.seed}")
         table(rows if options.all_rows else [r for r in rows if not r.right])
         print_families(rows)
         scores(rows, 0.9)
@@ -409,8 +464,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_replay(rows)
         _heading("Confidence")
         print_reliability(rows)
-        return 1 if failures else 0
-    return 0
+        status = 1 if failures else 0
+    return status
 
 
 if __name__ == "__main__":

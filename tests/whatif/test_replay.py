@@ -372,6 +372,19 @@ def test_a_loader_that_was_never_waited_for_is_not_seen_to_limit() -> None:
     assert fit_service(graph, 2, 4, busy=0.5)[4:] == pytest.approx([1.0 * MS] * 2)
 
 
+@pytest.mark.parametrize("busy", [None, 0.15])
+def test_waits_among_the_first_batches_alone_show_busy_workers(busy: float | None) -> None:
+    """Eight workers, nine steps: each batch but the first and last is waited for, and no worker's second one is.
+
+    A GPU made free gains nothing then. How much of a core the workers use does not count: they may be reading.
+    """
+    there = [5.0 * i for i in range(1, 9)] + [40.5]
+    asked = [5.0] + [t + 0.5 for t in there[:-1]]
+    graph = fed(there, 8, consume=0.4 * MS, asked=asked)
+    service = fit_service(graph, 8, 16, busy=busy)
+    assert float(np.median(service)) == pytest.approx(8 * 40.5 / 9 * MS, rel=0.25)
+
+
 # --- for every graph --------------------------------------------------------------------------------------------------
 
 LENGTH = st.integers(0, 400).map(float)

@@ -216,8 +216,9 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
 
     A batch that was waited for was complete when ``next`` returned: its service began when its worker was free and
     its index sent. The others were complete before they were asked for; they are given the usual service time,
-    or less where that would make them late. ``busy`` (share of time that a worker works, from a host log) is the
+    or less where that would make them late. ``busy`` (share of time that a worker works, from a host log) gives the
     usual service time where nothing was waited for; without it, 0: the loader is not seen to limit anything.
+    Where waits show but no service does, the workers are taken to be busy all the time.
     """
     asked, there = graph.requests.asked, graph.requests.there
     count = asked.size
@@ -242,9 +243,14 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
                 service[i] = min(usual, max(asked[i] - begin, 0.0))
                 ready[i] = begin + service[i]
         known = service[workers:][waited[workers:]]
-        if not known.size:
+        if known.size:
+            usual = float(np.median(known))
+        elif waited.any() and not usual:
+            # waited for, but only while it is unknown when work had begun: an empty queue means busy workers,
+            # busy with reading too, which ``busy`` does not count
+            usual = workers * step
+        else:
             break
-        usual = float(np.median(known))
     if count > workers:
         # nothing shows when the first ones were begun; the ones that were waited for are the slow ones, so all count
         service[:workers] = np.median(service[workers:])

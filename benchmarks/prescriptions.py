@@ -1,0 +1,157 @@
+"""How good the recommended settings are where every value's effect is known.
+
+    python -m benchmarks.simulator generate-all --n 200 --out DIR
+    python benchmarks/prescriptions.py DIR
+
+Judges, on runs with a ``truth.json`` that holds the ``settings`` (the throughput at each value, simulated with
+everything else as it was): whether the chosen num_workers is among the best and no larger than needed, whether
+nothing is recommended where nothing gains, how far the predicted speed-up is off, and whether a recommended
+batch size fits into memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tracelens.diagnose.analyse import analyse
+from tracelens.ingest.discover import discover
+
+WORTH = 1.02
+REACHED = 0.95
+CLOSE = 0.1
+
+
+@dataclass(slots=True)
+class Chosen:
+    """One run's advice on a parameter against the truth; None where no number is promised."""
+
+    name: str
+    current: float
+    suggested: float | None
+    promised: float | None
+    interval: tuple[float, float] | None
+    true: float  # speed-up of the suggested value, 1.0 where none is suggested
+    best: float
+    smallest_good: float
+    fits: bool = True
+
+    @property
+    def value(self) -> float:
+        return self.current if self.suggested is None else self.suggested
+
+
+def speedups(settings: Mapping[str, Any]) -> dict[float, float]:
+    """value -> true speed-up in samples/s over today's."""
+    return {float(value): float(entry["speedup"]) for value, entry in settings["values"].items()}
+
+
+def at(known: Mapping[float, float], value: float) -> float:
+    """The speed-up at a value, between the simulated ones by interpolation."""
+    xs = sorted(known)
+    return float(np.interp(value, xs, [known[x] for x in xs]))
+
+
+def judge(where: Path) -> dict[str, Chosen]:
+    """Parameter -> what was advised of one run."""
+    truth = json.loads((where / "truth.json").read_text("utf-8"))
+    advised = {one.parameter: one for one in analyse(discover([where])).recommendations}
+    found = {}
+    for parameter in ("num_workers", "batch_size"):
+        settings = truth["settings"].get(parameter)
+        if settings is None:
+            continue
+        known, current = speedups(settings), float(settings["current"])
+        known.setdefault(current, 1.0)
+        one = advised.get(parameter)
+        # words instead of a value ("a DataLoader with workers") name no value that could be judged
+        suggested = float(one.suggested) if one and isinstance(one.suggested, int | float) else None
+        best = max(known.values())
+        good = [value for value, speedup in known.items() if speedup * WORTH >= best]
+        fits = True
+        if parameter == "batch_size" and suggested is not None:
+            memory = truth["memory"]
+            fits = memory["fixed_bytes"] + memory["per_sample_bytes"] * suggested <= memory["capacity_bytes"]
+        found[parameter] = Chosen(
+            where.name, current, suggested, one.predicted_speedup if one else None, one.interval if one else None,
+            1.0 if suggested is None else at(known, suggested), best, min(good), fits,
+        )  # fmt: skip
+    return found
+
+
+def share(hits: int, of: int) -> str:
+    return f"{hits}/{of} ({100 * hits / of:.0f} %)" if of else "0/0"
+
+
+def print_workers(rows: Sequence[Chosen], misses: int) -> None:
+    """The figures for num_workers, then the ``misses`` worst choices."""
+    gains = [r for r in rows if r.best > WORTH]
+    still = [r for r in rows if r.best <= WORTH]
+    print(
+        f"reaches {REACHED:.0%} of the best throughput: {share(sum(r.true >= REACHED * r.best for r in rows), len(rows))}"
+    )
+    print(
+        f"  where a change gains more than 2 %: {share(sum(r.true >= REACHED * r.best for r in gains), len(gains))}"
+    )
+    needed = sum(r.value < 2 * max(r.smallest_good, 1) for r in gains)
+    print(f"  there, less than twice the smallest good value: {share(needed, len(gains))}")
+    print(
+        f"where nothing gains, nothing recommended: {share(sum(r.suggested is None for r in still), len(still))}"
+    )
+    asked = [r for r in rows if r.suggested is not None and r.true > WORTH]
+    missed = [r for r in gains if r.suggested is None]
+    close = sum(r.promised is not None and abs(r.promised / r.true - 1) <= CLOSE for r in asked)
+    print(f"promised within 10 % where the advised value truly gains: {share(close, len(asked))}")
+    print(f"  with a missed gain counted too: {share(close, len(asked) + len(missed))}")
+    numbered = [r for r in asked if r.interval is not None]
+    inside = sum(r.interval is not None and r.interval[0] <= r.true <= r.interval[1] for r in numbered)
+    wrong = sum(r.promised is not None and r.promised > 1 > r.true for r in rows)
+    print(f"truth inside the stated interval: {share(inside, len(numbered))}; promised a gain, lost: {wrong}")
+    for r in sorted(rows, key=lambda r: r.true / r.best)[:misses]:
+        print(
+            f"  {r.name}: {r.current:g} -> {r.value:g} gives {r.true:.2f}x (promised {r.promised}),"
+            f" best {r.best:.2f}x at {r.smallest_good:g}"
+        )
+
+
+def print_batches(rows: Sequence[Chosen]) -> None:
+    """The figures for batch_size."""
+    asked = [r for r in rows if r.suggested is not None]
+    numbered = [r for r in asked if r.promised is not None]
+    close = sum(abs((r.promised or 0) / r.true - 1) <= CLOSE for r in numbered)
+    print(f"recommended: {share(len(asked), len(rows))}; all fit: {all(r.fits for r in asked)}")
+    print(f"promised within 10 %: {share(close, len(numbered))}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parses arguments and prints; 2 where there is nothing to judge."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("runs", type=Path, help="a folder that benchmarks.simulator generate-all wrote")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--misses", type=int, default=10, help="how many of the worst choices to print")
+    options = parser.parse_args(arguments)
+    work = sorted(path.parent for path in options.runs.glob("*/truth.json"))
+    if not work:
+        print(f"{options.runs} holds no run with a truth.json", file=sys.stderr)
+        return 2
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        judged = pool.map(judge, work, chunksize=4)
+    print(f"num_workers, {len(judged)} runs")
+    print_workers([row["num_workers"] for row in judged if "num_workers" in row], options.misses)
+    print("\nbatch_size")
+    print_batches([row["batch_size"] for row in judged if "batch_size" in row])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
