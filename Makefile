@@ -9,10 +9,10 @@ RUN := demo/run
 TRACES ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench model docs golden
+.PHONY: help demo test test-all check lint bench model docs golden
 
 help:  ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -30,7 +30,10 @@ demo: $(READY)  ## record a deliberately slow training run on this machine and r
 	$(BIN)/tracelens report $(RUN)
 	@echo "open $(CURDIR)/$(RUN)/report.html"
 
-test: $(READY)  ## run the tests
+test: $(READY)  ## run the tests, but for the long live ones
+	$(BIN)/python -m pytest -n auto -m "not zoo"
+
+test-all: $(READY)  ## run every test, those that record many real training runs too
 	$(BIN)/python -m pytest -n auto
 
 lint: $(READY)  ## style, types and layers, no tests

@@ -277,7 +277,12 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sabotage", "message", "steps"),
     [
-        ("torch.profiler.profiler._KinetoProfile.start_trace = boom", "profiling failed and is off", 50),
+        pytest.param(
+            "torch.profiler.profiler._KinetoProfile.start_trace = boom",
+            "profiling failed and is off",
+            50,
+            marks=pytest.mark.zoo,
+        ),
         ("torch.profiler.profiler._KinetoProfile.export_chrome_trace = boom", "could not be kept", 50),
         ("sys.modules['_tracelens_agent.loader'].describe = boom", "recording stopped in process", 0),
     ],

@@ -71,7 +71,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert {len(rank.traces) for rank in bundle.ranks} == {3}
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("fork", marks=pytest.mark.zoo)])
 def test_ranks_that_the_script_starts_itself(method: str, tmp_path: Path) -> None:
     recorded = record(tmp_path, PYTHON, DDP, "20", "meeting", method)
     assert recorded.code == 0, recorded.stderr

@@ -14,7 +14,12 @@ pytest.importorskip("torch")
 
 @pytest.mark.parametrize(
     ("workers", "more"),
-    [(0, ("--dataset", "stream")), (0, ()), (1, ()), (3, ("--persistent", "--epochs", "2"))],
+    [
+        pytest.param(0, ("--dataset", "stream"), marks=pytest.mark.zoo),
+        (0, ()),
+        (1, ()),
+        (3, ("--persistent", "--epochs", "2")),
+    ],
 )
 def test_losses_are_the_same_bit_for_bit(workers: int, more: tuple[str, ...], tmp_path: Path) -> None:
     command = (PYTHON, TRAIN, "--steps", "48", "--workers", str(workers), "--digest", "--validate", *more)

@@ -127,8 +127,9 @@ def test_settings(tmp_path: Path) -> None:
         "after": True,
     }
     found = told(
-        tmp_path, {**took, "loader": 0, "dataset": "Slow"}, {**took, "loader": 1, "dataset": "Val"}, refused,
-        pin, {**pin, "effective": False, "reason": "no accelerator"},
+        tmp_path, agent(0, 1), done(0, 1), {**took, "loader": 0, "dataset": "Slow", "rank": None},
+        {**took, "loader": 1, "dataset": "Val"}, refused,
+        pin, {**pin, "effective": False, "reason": "no accelerator", "dataset": None},
         {"event": "warning", "where": "outcome", "message": "--set num_workers=4 was not applied: no sharding"}, END,
     )  # fmt: skip
     assert found == [

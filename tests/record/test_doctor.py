@@ -65,7 +65,8 @@ def test_text_names_the_fix_and_counts() -> None:
     assert "fix: mend it" in text
     assert text.endswith("1 problem must be solved before a recording is of use")
     assert doctor_text([Check("a", "warn", "x")]).endswith("1 point will limit what it can tell")
-    assert doctor_text([Check("a", "info", "x")]).endswith("can be recorded here")
+    assert doctor_text([Check("a", "info", "x")]).endswith("say what it will not show")
+    assert doctor_text([Check("a", "ok", "x")]).endswith("can be recorded here")
 
 
 PYTHON = {
@@ -100,6 +101,18 @@ def test_interpreters(change: dict[str, object], name: str, status: str, word: s
     check = by_name(doctor_python.describe({**PYTHON, **change}))[name]
     assert check.status == status
     assert word in check.message
+
+
+def test_without_torch_the_fix_names_an_interpreter_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = {**PYTHON, "torch": None}
+    monkeypatch.setattr(doctor_python.importlib.util, "find_spec", lambda name: object())
+    assert f"tracelens record -- {sys.executable} train.py" in str(
+        by_name(doctor_python.describe(without))["torch"].fix
+    )
+    own = by_name(doctor_python.describe({**without, "executable": sys.executable}))["torch"]
+    assert "tracelens record" not in str(own.fix)
+    monkeypatch.setattr(doctor_python.importlib.util, "find_spec", lambda name: None)
+    assert "tracelens record" not in str(by_name(doctor_python.describe(without))["torch"].fix)
 
 
 def executable(folder: Path, text: str) -> str:

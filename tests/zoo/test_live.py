@@ -12,10 +12,8 @@ import pytest
 from tests.zoo.catalog import BY_NAME
 from tests.zoo.harness import run
 
-pytestmark = pytest.mark.zoo
 
-
-@pytest.mark.parametrize("name", ["sleepy_main", "remote_storage"])
+@pytest.mark.parametrize("name", ["sleepy_main", pytest.param("remote_storage", marks=pytest.mark.zoo)])
 def test_waiting_for_samples_is_found_and_repaired_as_advised(name: str, tmp_path: Path) -> None:
     outcome = run(BY_NAME[name], tmp_path, steps=60)
     assert outcome.before.verdict.bottleneck == "cpu"
@@ -26,6 +24,7 @@ def test_waiting_for_samples_is_found_and_repaired_as_advised(name: str, tmp_pat
     assert outcome.prediction.speedup is None or outcome.prediction.speedup > 1.1
 
 
+@pytest.mark.zoo
 def test_a_stall_for_checkpoints_is_found(tmp_path: Path) -> None:
     outcome = run(BY_NAME["checkpoint_stall"], tmp_path, steps=100)
     assert outcome.right_cause, outcome.before.verdict
@@ -33,6 +32,7 @@ def test_a_stall_for_checkpoints_is_found(tmp_path: Path) -> None:
     assert outcome.measured > 1.1
 
 
+@pytest.mark.zoo
 def test_a_harmless_item_is_not_blamed(tmp_path: Path) -> None:
     outcome = run(BY_NAME["item_harmless"], tmp_path, steps=60)
     assert outcome.right_cause, outcome.before.verdict

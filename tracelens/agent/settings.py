@@ -29,6 +29,7 @@ class Settings:
         self._agent = agent
         self._wanted = [setting for setting in agent.config.settings if setting.key != "num_threads"]
         self._applied: Set[Setting] = set()
+        self._said: Set[str] = set()
         self._skipped: Dict[int, List[Tuple[Change, str]]] = {}
 
     def set_threads(self) -> None:
@@ -164,15 +165,23 @@ class Settings:
                 self._stop(
                     "--set {} cannot be applied to loader {} ({}): {}".format(text, index, name, reason)
                 )
-            self._agent.say("--set {} is not applied to loader {} ({}): {}".format(text, index, name, reason))
+            self._say_once(
+                "--set {} is not applied to loader {} ({}): {}".format(text, index, name, reason), text
+            )
 
     def first_iterator(self, index: int, pinned: bool) -> None:
         """Whether pinning has an effect is known when the first iterator exists."""
         for setting in self._wanted:
             if setting.key == "pin_memory" and setting in self._applied and setting.value and not pinned:
-                reason = "no accelerator in this process: pin_memory has no effect here"
+                reason = "no accelerator in this process"
                 self._event(index, setting.key, setting, True, True, True, reason, effective=False)
-                self._agent.say("--set {}: {}".format(setting.text, reason))
+                self._say_once("--set {}: {}: pin_memory has no effect here".format(setting.text, reason))
+
+    def _say_once(self, message: str, about: Optional[str] = None) -> None:
+        """A job that builds a loader an epoch is told about the first of them."""
+        if (about or message) not in self._said:
+            self._said.add(about or message)
+            self._agent.say(message)
 
     def _reject(self, index: int, name: str, setting: Setting, before: Any, reason: str) -> NoReturn:
         self._event(index, setting.key, setting, before, before, False, reason, dataset=name)

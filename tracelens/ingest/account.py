@@ -131,6 +131,8 @@ def _settings(bundle: Bundle) -> Iterator[str]:
     """What became of every ``--set``, the loaders that it did the same to in one line."""
     events = bundle.events_of("set")
     stopped = bool(bundle.events_of("rejected"))  # says why already
+    ranks_of = {event.get("pid"): event.get("rank") for event in bundle.events_of("agent")}
+    names = {_place(event)[1:]: event["dataset"] for event in events if event.get("dataset")}
     idle = {_place(event) for event in events if event.get("effective") is False}
     found: dict[tuple[str, str], dict[Any, dict[str, None]]] = {}
     for event in events:
@@ -146,9 +148,12 @@ def _settings(bundle: Bundle) -> Iterator[str]:
         else:
             said, tail = "was not applied", f": {reason or 'no reason was recorded'}"
         what = f"--set {event.get('setting') or event.get('key')} {said}"
-        loaders = found.setdefault((what, tail), {}).setdefault(event.get("rank"), {})
+        loaders = found.setdefault((what, tail), {}).setdefault(
+            ranks_of.get(event.get("pid"), event.get("rank")), {}
+        )
         if event.get("loader") is not None:
-            name = f" ({event['dataset']})" if event.get("dataset") else ""
+            dataset = names.get(_place(event)[1:])
+            name = f" ({dataset})" if dataset else ""
             loaders[f"{event['loader']}{name}"] = None
     yield from _grouped(
         (f"{what}{_on(list(loaders))}{tail}.", rank)

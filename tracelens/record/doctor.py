@@ -108,4 +108,6 @@ def _summary(checks: Sequence[Check]) -> str:
     if counts["warn"]:
         noun = "point" if counts["warn"] == 1 else "points"
         return f"recording works; {counts['warn']} {noun} will limit what it can tell"
+    if counts["info"]:
+        return "recording works here; the lines marked info say what it will not show"
     return "everything that tracelens records can be recorded here"

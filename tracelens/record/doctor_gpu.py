@@ -227,7 +227,9 @@ def _cupti(environ: Mapping[str, str]) -> Check:
             f"{found[0]} is found before the libcupti that torch brings; a mismatch yields traces without kernels",
             "take its folder out of LD_LIBRARY_PATH for the job",
         )
-    return Check("libcupti", "ok", "nothing on the library path stands before torch's own libcupti")
+    return Check(
+        "libcupti", "ok", "torch will load the libcupti that it brings: the library path names no other"
+    )
 
 
 def _processes(root: Path, names: tuple[str, ...]) -> str | None:

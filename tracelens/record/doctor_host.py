@@ -99,12 +99,12 @@ def kernel_checks(root: Path = Path("/")) -> list[Check]:
             "boot with psi=1 (kernel 4.20 or later)",
         ),
         _present(
-            proc / "self/schedstat", "run-queue delay", "time spent waiting for a core is told per thread",
+            proc / "self/schedstat", "run-queue delay", "the kernel counts how long each thread waits for a core",
             "no schedstat: oversubscription is judged from CPU time and thread counts alone",
             "a kernel with CONFIG_SCHED_INFO",
         ),
         _present(
-            proc / "self/io", "I/O bytes", "bytes read from storage are told per process",
+            proc / "self/io", "I/O bytes", "the kernel counts what each process reads from storage",
             "no /proc/<pid>/io: bytes read from storage are unknown",
             "a kernel with CONFIG_TASK_IO_ACCOUNTING",
         ),
@@ -114,7 +114,7 @@ def kernel_checks(root: Path = Path("/")) -> list[Check]:
             Check(
                 "I/O delay",
                 "info",
-                "delay accounting is off: the time workers wait for storage is not told from the time they sleep",
+                "delay accounting is off: a worker that waits for storage looks like one that sleeps",
                 "sudo sysctl kernel.task_delayacct=1",
             )
         )
@@ -129,9 +129,7 @@ def kernel_checks(root: Path = Path("/")) -> list[Check]:
             )
         )
     else:
-        checks.append(
-            Check("perf counters", "ok", "hardware counters are open to perf (tracelens needs none)")
-        )
+        checks.append(Check("perf counters", "ok", "open to perf, should you want it; tracelens needs none"))
     return checks
 
 
@@ -159,7 +157,9 @@ def disk_check(folder: Path) -> Check:
         return Check(
             "bundle",
             "warn",
-            f"{size(free)} are left in {folder}",
+            f"only {size(free)} are free in {folder}, where runs are kept",
             "make room, or name another disk with --out",
         )
-    return Check("bundle", "ok", f"{size(free)} are left in {folder}")
+    return Check(
+        "bundle", "ok", f"{size(free)} are free in {folder}, where runs are kept (--out names another place)"
+    )

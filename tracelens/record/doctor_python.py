@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -114,12 +116,20 @@ def describe(found: Mapping[str, Any]) -> list[Check]:
             )
         )
     else:
-        checks.append(Check("python", "ok", f"{where} is Python {text}"))
+        checks.append(Check("python", "ok", f"this shell's python is Python {text}, {where}"))
     checks.append(_torch(found))
     if found.get("sitecustomize"):
         message = f"{found['sitecustomize']} exists; the recorder runs it as Python would"
         checks.append(Check("sitecustomize", "info", message))
     return checks
+
+
+def _other_interpreter(where: str) -> str:
+    """The fix for an interpreter without torch: the job's own, or ours where that has one."""
+    activate = "activate the job's environment first; tracelens itself may stay in its own"
+    if sys.executable == where or importlib.util.find_spec("torch") is None:
+        return activate
+    return f"{activate}. Or: tracelens record -- {sys.executable} train.py, which has torch"
 
 
 def _torch(found: Mapping[str, Any]) -> Check:
@@ -136,8 +146,8 @@ def _torch(found: Mapping[str, Any]) -> Check:
         return Check(
             "torch",
             "fail",
-            f"{where} has no torch: a job run with it cannot be recorded",
-            "activate the job's environment first; tracelens itself may stay in its own",
+            f"{where}, this shell's python, has no torch: a job run with it cannot be recorded",
+            _other_interpreter(where),
         )
     number = re.match(r"(\d+)\.(\d+)", torch)
     version = (int(number[1]), int(number[2])) if number else None
