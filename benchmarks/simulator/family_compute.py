@@ -212,6 +212,8 @@ def _level_host(d: Draw) -> Params:
     kernels_free = frozenset({"gpu_compute", "gpu_memory", "transfer"})
     slow, fast = 200.0, 0.0
     at_slow, at_fast = (simulate_step_us(p.but(python_us=us), kernels_free) for us in (slow, fast))
+    if at_slow <= at_fast:
+        raise LookupError("Python between operators costs this job nothing")
     return p.but(python_us=max(1.0, fast + (target - at_fast) / (at_slow - at_fast) * (slow - fast)))
 
 

@@ -1,0 +1,45 @@
+"""What the loader's model promises where it does not explain the measured step."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracelens.diagnose.advice.loading import anchored
+from tracelens.whatif.loader_model import LoaderSettings, Prediction, Utilisation
+
+
+def modelled(mean: float, workers: int) -> Prediction:
+    return Prediction(
+        LoaderSettings(num_workers=workers), mean, mean, mean, 0.0, 1.0, Utilisation(1, 1, 1), mean, mean, 0.0
+    )
+
+
+def promised(measured: float, before: float, after: float, batches: int = 1) -> tuple[float, float, float]:
+    case: Any = SimpleNamespace(step_ms=measured)
+    gain, (low, high) = anchored(case, modelled(before, 1), modelled(after, 2), batches)
+    return low, gain, high
+
+
+def test_where_the_model_explains_the_step_its_gain_stands() -> None:
+    assert promised(101, 100, 50) == pytest.approx((2, 2, 2))
+
+
+def test_unexplained_time_is_never_promised_away() -> None:
+    # the model sees 1.02x; three quarters of the step are something else
+    low, gain, high = promised(400, 102, 100)
+    assert gain == pytest.approx(1.02)
+    assert low == pytest.approx(400 / 398)
+    assert high == pytest.approx(4.0)
+
+
+def test_a_model_slower_than_the_measured_step_lowers_the_interval() -> None:
+    low, gain, high = promised(80, 100, 50)
+    assert (low, gain) == pytest.approx((1.6, 2.0))
+    assert high == pytest.approx(80 / 30)
+
+
+def test_a_step_of_several_batches_is_compared_by_the_batch() -> None:
+    assert promised(202, 100, 50, batches=2) == pytest.approx((2, 2, 2))
