@@ -243,6 +243,15 @@ def test_a_report_of_ours_is_a_side(tmp_path: Path) -> None:
     assert compare(loaded, loaded).outcome in ("unchanged", "unknown")
 
 
+def test_a_report_knows_the_machine_as_well_as_its_bundle_does(tmp_path: Path) -> None:
+    bundle = load_side(Path(__file__).parents[2] / "fixtures" / "runs" / "cpu_training")
+    path = tmp_path / "report.html"
+    path.write_text(html_report(bundle.first.result), "utf-8")
+    facts = load_side(path).first.facts
+    assert facts == bundle.first.facts
+    assert {"cpu_model", "python", "torch", "command"} <= facts.keys()
+
+
 def test_a_path_that_is_not_there_is_one_line() -> None:
     with pytest.raises(InputError, match="does not exist"):
         load_side(Path("nowhere/run"))

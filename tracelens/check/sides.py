@@ -12,7 +12,7 @@ from tracelens.check.speed import Sample, logged_sample, traced_sample
 from tracelens.diagnose.analyse import analyse
 from tracelens.errors import InputError
 from tracelens.ingest.discover import discover
-from tracelens.ingest.facts import bundle_facts
+from tracelens.ingest.facts import FACTS
 from tracelens.model import Result
 
 _PLACE = {
@@ -68,16 +68,13 @@ def _run(path: Path, rules: Sequence[Path]) -> Run:
         from tracelens.render.model_io import result_from_json
 
         result = result_from_json(read_embedded(path))
-        return _of(str(result.inputs.get("title") or name), result, {}, None)
+        return _of(str(result.inputs.get("title") or name), result, None)
     result = analyse(discover((path,)), rules)
-    if is_bundle(path):
-        bundle = Bundle.open(path)
-        return _of(name, result, bundle_facts(bundle), logged_sample(bundle))
-    return _of(name, result, {}, None)
+    return _of(name, result, logged_sample(Bundle.open(path)) if is_bundle(path) else None)
 
 
-def _of(name: str, result: Result, facts: Mapping[str, Any], logged: Sample | None) -> Run:
-    known = {**_from_result(result), **facts}
+def _of(name: str, result: Result, logged: Sample | None) -> Run:
+    known = _facts(result)
     given = result.inputs.get("settings")
     settings = {k: v for k, v in given.items() if k not in _PLACE} if isinstance(given, Mapping) else {}
     if isinstance(given, Mapping) and "usable_cores" not in known and given.get("cpu_count"):
@@ -85,19 +82,16 @@ def _of(name: str, result: Result, facts: Mapping[str, Any], logged: Sample | No
     return Run(name, result, known, settings, logged, traced_sample(result))
 
 
-def _from_result(result: Result) -> dict[str, Any]:
-    """What a result alone says, in the names of ``bundle_facts``."""
-    found: dict[str, Any] = {}
-    environment = result.environment
-    for name in (
-        "gpu_memory_bytes", "cpu_model", "cpu_count", "python", "torch", "cuda", "cudnn", "driver", "git_commit",
-        "git_dirty", "command", "num_threads", "usable_cores", "gpus",
-    ):  # fmt: skip
-        if environment.get(name) is not None:
-            found[name] = environment[name]
+def _facts(result: Result) -> dict[str, Any]:
+    """What a result says of where and with what it was recorded, in the names of ``bundle_facts``."""
+    found = {
+        name: value
+        for name, value in result.environment.items()
+        if name in FACTS or name.startswith(("flag.", "env."))
+    }
     if result.gpu.name:
         found["gpu"] = result.gpu.name
     ranks = result.inputs.get("ranks")
     if isinstance(ranks, int):
-        found["ranks"] = ranks
+        found.setdefault("ranks", ranks)
     return found

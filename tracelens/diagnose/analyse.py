@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tracelens.diagnose.result import evidence, missing_signals, quality_notes
 from tracelens.diagnose.rules import Rule, load_rules
 from tracelens.diagnose.text import fill
 from tracelens.ingest.discover import RunInput
+from tracelens.ingest.facts import bundle_facts
 from tracelens.model import (
     RESOURCES,
     Bottleneck,
@@ -84,10 +85,17 @@ def analyse(run: RunInput, rule_folders: Sequence[Path] = ()) -> Result:
     loaded = load_run(run)
     stages.done("read")
     if not loaded.ranks:
-        return analyse_logs(run, rules, loaded.notes, __version__)
+        return _with_facts(analyse_logs(run, rules, loaded.notes, __version__), run)
     judged = _judge_all(loaded.ranks, rules)
     stages.done("diagnose")
-    return _result(run, judged, loaded.notes, stages)
+    return _with_facts(_result(run, judged, loaded.notes, stages), run)
+
+
+def _with_facts(result: Result, run: RunInput) -> Result:
+    """The result with what the recorder wrote of machine, versions and code, so that a report alone can be compared."""
+    if run.bundle is None:
+        return result
+    return replace(result, environment={**result.environment, **bundle_facts(run.bundle)})
 
 
 def judge(

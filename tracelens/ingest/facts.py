@@ -11,6 +11,7 @@ HARDWARE = ("gpu", "gpu_memory_bytes", "gpus", "cpu_model", "cpu_count")
 VERSIONS = ("python", "torch", "cuda", "hip", "cudnn", "driver", "kernel", "tracelens")
 CODE = ("git_commit", "git_dirty", "command")
 ALLOTTED = ("usable_cores", "num_threads")
+FACTS = frozenset((*HARDWARE, *VERSIONS, *CODE, *ALLOTTED, "ranks", "set"))
 
 
 def bundle_facts(bundle: Bundle) -> dict[str, Any]:
