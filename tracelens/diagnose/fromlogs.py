@@ -87,8 +87,9 @@ def analyse_logs(run: RunInput, rules: Mapping[str, Rule], notes: Sequence[str],
     log_only_signals(logs.run_log, logs.training, settings, signals)
     gpu_log_signals(logs.gpu, signals)
     host_log_signals(logs.host, settings.get("cpu_count"), None, signals)
-    rereading_signals(logs.run_log, signals)
-    memory_signals(logs.run_log, logs.host if logs.run_log is not None else None, None, signals)
+    whole = logs.host if logs.run_log is not None else None
+    rereading_signals(logs.run_log, whole, signals)
+    memory_signals(logs.run_log, whole, None, signals)
     for phase in ("transfer", "compute", "communication", "host", "other"):
         signals.missing("needs a trace", f"phase.{phase}")
     whatifs = _what_ifs(signals)

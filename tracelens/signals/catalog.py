@@ -36,7 +36,7 @@ def rank_signals(analysis: RankAnalysis) -> Signals:
     quality_signals(analysis, out)
     run_signals(analysis, out)
     conversion_signals(analysis, out)
-    rereading_signals(analysis.run_log, out)
+    rereading_signals(analysis.run_log, analysis.whole_host_log, out)
     memory_signals(analysis.run_log, analysis.whole_host_log, out.number("gpu.memory_total"), out)
     _derived(analysis, out)
     out.missing(
