@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.record.jobs import PYTHON, TRAIN, Recorded, record
+from tests.record.jobs import PYTHON, TRAIN, Recorded, notes, record
 
 pytest.importorskip("torch")
 
@@ -44,7 +44,10 @@ def test_settings_reach_every_loader_and_are_proven(tmp_path: Path) -> None:
     assert {step["samples"] for step in rank.steps} == {4}
     pinned = [event for event in recorded.bundle.events_of("set") if event.get("effective") is False]
     assert {event["key"] for event in pinned} == {"pin_memory"}
-    assert "no accelerator" in recorded.stderr
+    assert recorded.stderr.count("no accelerator in this process: pin_memory has no effect here") == 1
+    said = notes(recorded.path)
+    assert "--set num_workers=2 took effect on loader 0 (Numbers): 0 -> 2." in said
+    assert "--set num_threads=1 took effect: 2 -> 1." in said
 
 
 @pytest.mark.parametrize(

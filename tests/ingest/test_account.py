@@ -197,7 +197,17 @@ def test_an_empty_bundle(tmp_path: Path) -> None:
 def test_lines_are_few(tmp_path: Path) -> None:
     found = told(tmp_path, *({"event": "warning", "message": "x" * n} for n in range(1, 20)), END)
     assert len(found) == LIMIT
-    assert found[-1] == "12 more such notes are in the bundle's events.jsonl"
+    assert found[-1] == "12 more such notes can be read in the bundle's logs"
+
+
+def test_the_end_and_the_settings_are_always_said(tmp_path: Path) -> None:
+    took = {"event": "set", "pid": 1, "applied": True, "before": 0, "after": 1}
+    settings = [{**took, "setting": f"{n}.num_workers=1", "loader": n} for n in range(LIMIT + 2)]
+    warned = {"event": "warning", "message": "less"}
+    found = told(tmp_path, *settings, warned, {**END, "code": 1})
+    assert len(found) == 1 + LIMIT + 2 + 1
+    assert found[-1] == "1 more such note can be read in the bundle's logs"
+    assert len(told(tmp_path / "b", *settings, END)) == LIMIT + 2
 
 
 def test_the_run_carries_the_account(tmp_path: Path) -> None:

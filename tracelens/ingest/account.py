@@ -16,23 +16,20 @@ _SUDDEN = "as after a kill, a crash or os._exit; up to half a second of its line
 
 
 def account(bundle: Bundle) -> tuple[str, ...]:
-    """One line each, the most important first; at most ``LIMIT``. Empty for a run that ended well and whole."""
-    lines = list(
-        dict.fromkeys(
-            [
-                *_ending(bundle),
-                *_lost_ranks(bundle),
-                *_settings(bundle),
-                *_warnings(bundle),
-                *_windows(bundle),
-                *_sampler(bundle),
-            ]
-        )
+    """One line each, the most important first; empty for a run that ended well and whole. Of what is missing, as
+    many as fit into ``LIMIT``; how it ended and what became of the settings is always said."""
+    first = dict.fromkeys([*_ending(bundle), *_lost_ranks(bundle), *_settings(bundle)])
+    rest = dict.fromkeys([*_warnings(bundle), *_windows(bundle), *_sampler(bundle)])
+    lines = [*first, *rest]
+    if len(lines) <= LIMIT:
+        return tuple(lines)
+    kept = max(LIMIT - 1, len(first))
+    more = len(lines) - kept
+    return (
+        (*lines[:kept], f"{more} more such note{'s' * (more > 1)} can be read in the bundle's logs")
+        if more
+        else tuple(lines)
     )
-    if len(lines) > LIMIT:
-        more = len(lines) - LIMIT + 1
-        lines = [*lines[: LIMIT - 1], f"{more} more such notes are in the bundle's events.jsonl"]
-    return tuple(lines)
 
 
 # -- the end -----------------------------------------------------------------------------------------
