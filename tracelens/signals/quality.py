@@ -31,8 +31,8 @@ def quality_signals(analysis: RankAnalysis, out: Signals) -> None:
     stacks = bool((activity.host.kind == Host.PYTHON).any())
     out.add("quality.stacks", stacks, None, TRACE)
     _coverage(analysis, out)
-    if steps.steady >= 2:
-        durations = steps.durations.astype(float)
+    durations = steps.durations.astype(float)
+    if steps.steady >= 2 and durations.mean() > 0:
         out.add("quality.step_cv", float(durations.std() / durations.mean()), "ratio", TRACE)
     out.missing("fewer than two steady steps", "quality.step_cv")
 

@@ -25,6 +25,7 @@ from tracelens.trace.tables import (
 from tracelens.trace.threads import merged_threads
 
 _UNKNOWN = -1
+_LAST_TIME = 4e15  # us, the year 2096: the nanoseconds of a start and a duration still add up in 64 bits
 
 
 class TableBuilder:
@@ -117,13 +118,14 @@ class TableBuilder:
                     )  # fmt: skip
             elif phase == "M" and event.name == "thread_name" and event.args is not None and event.args.name:
                 self.thread_names[(str(event.pid), str(event.tid))] = str(event.args.name)
+        host, device, memory = self._timed(host, 3, 4), self._timed(device, 4, 5), self._timed(memory, 0)
         if host:
             kinds, codes, on, ts, dur, corrs, exts, shapes = zip(*host, strict=True)
             start = nanoseconds(ts)
             end = start + np.maximum(nanoseconds(dur), 0)
             self._host.append((
                 np.array(kinds, np.int8), np.array(codes, np.int32), np.array(on, np.int32), start, end,
-                np.array(corrs, np.int64), np.array(exts, np.int64), np.array(shapes, np.int32),
+                self._integers(corrs), self._integers(exts), np.array(shapes, np.int32),
             ))  # fmt: skip
         if device:
             columns = list(zip(*device, strict=True))
@@ -132,15 +134,35 @@ class TableBuilder:
             dtypes = (np.int8, np.int32, np.int32, np.int64, None, None, np.int64, np.int64, np.int64, np.int8,
                       np.int64, np.int64, np.float64)  # fmt: skip
             arrays = [
-                start if i == 4 else end if i == 5 else np.array(c, dtypes[i]) for i, c in enumerate(columns)
-            ]
+                start if i == 4 else end if i == 5
+                else np.array(c, dtypes[i]) if dtypes[i] is np.float64 else self._integers(c, dtypes[i])
+                for i, c in enumerate(columns)
+            ]  # fmt: skip
             self._device.append(tuple(arrays))
         if memory:
             ts, index, change, allocated, reserved = zip(*memory, strict=True)
             self._memory.append((
-                nanoseconds(ts), np.array(index, np.int32), np.array(change, np.int64),
-                np.array(allocated, np.int64), np.array(reserved, np.int64),
+                nanoseconds(ts), self._integers(index, np.int32), self._integers(change),
+                self._integers(allocated), self._integers(reserved),
             ))  # fmt: skip
+
+    def _timed(self, rows: list[tuple[Any, ...]], *columns: int) -> list[tuple[Any, ...]]:
+        """The rows whose times are times; the others are dropped and counted."""
+        if all(_are_times([row[c] for row in rows]) for c in columns):
+            return rows
+        kept = [row for row in rows if all(_are_times([row[c]]) for c in columns)]
+        self.skipped += len(rows) - len(kept)
+        return kept
+
+    def _integers(self, values: Sequence[Any], dtype: Any = np.int64) -> NDArray[Any]:
+        """A column; a number too large for it is damage: unknown, and counted."""
+        try:
+            return np.array(values, dtype)
+        except OverflowError:
+            limits = np.iinfo(dtype)
+            fitting = [v if limits.min <= v <= limits.max else _UNKNOWN for v in values]
+            self.repaired += sum(a is not b for a, b in zip(fitting, values, strict=True))
+            return np.array(fitting, dtype)
 
     def _device_row(self, which: int, name: str, event: Any) -> tuple[Any, ...]:
         args = event.args
@@ -212,6 +234,9 @@ class TableBuilder:
                 getattr(device, n) + shift if n in ("start", "end") else getattr(device, n) for n in device.__slots__
             ))  # fmt: skip
         base = metadata.get("baseTimeNanoseconds")
+        if isinstance(base, int | float) and not abs(base) <= _LAST_TIME * 1000:
+            self.notes.append("the file's baseTimeNanoseconds is not a time")
+            base = None
         memory = MemoryEvents(*_columns(self._memory, _MEMORY_DTYPES))
         memory = MemoryEvents(
             *(getattr(memory, n)[np.argsort(memory.time, kind="stable")] for n in memory.__slots__)
@@ -239,7 +264,8 @@ class TableBuilder:
         if not self._sizes:
             return
         for row in np.flatnonzero((device.bytes < 0) & (device.kind >= Device.H2D)):
-            device.bytes[row] = self._sizes.get(int(device.corr[row]), _UNKNOWN)
+            size = self._sizes.get(int(device.corr[row]), _UNKNOWN)
+            device.bytes[row] = size if abs(size) < 1 << 63 else _UNKNOWN
 
 
 _HOST_DTYPES = (np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int64, np.int32)
@@ -252,6 +278,14 @@ def _columns(pieces: Sequence[tuple[Any, ...]], dtypes: Sequence[Any]) -> list[N
     if not pieces:
         return [np.empty(0, dtype) for dtype in dtypes]
     return [np.concatenate(column) for column in zip(*pieces, strict=True)]
+
+
+def _are_times(values: Sequence[Any]) -> bool:
+    try:
+        floats = np.array([0.0 if v is None else v for v in values], dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return floats.ndim == 1 and bool((np.abs(floats) <= _LAST_TIME).all())
 
 
 def nanoseconds(values: Sequence[Any]) -> NDArray[np.int64]:
@@ -329,6 +363,6 @@ def _decoded(key: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
     for name, part in zip(("dims", "types", "concrete"), key, strict=True):
         try:
             decoded[name] = json.loads(part.decode("utf-8", "replace"), strict=False) if part else []
-        except ValueError:
+        except (ValueError, RecursionError):
             decoded[name] = []
     return decoded

@@ -83,7 +83,8 @@ def host_kind(category: str, name: str) -> int:
 def step_number(name: str) -> int | None:
     """N of ``ProfilerStep#N``, None for any other name."""
     match = _STEP.match(name)
-    return int(match.group(1)) if match else None
+    # more digits than a 64-bit count has are damage, not a step
+    return int(match.group(1)) if match and len(match.group(1)) <= 18 else None
 
 
 @lru_cache(maxsize=65536)

@@ -182,7 +182,7 @@ def _array_end(piece: bytes) -> int | None:
 def _decode(text: bytes) -> Sequence[Event] | None:
     try:
         events = _PLAIN.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     except UnicodeDecodeError:
         return _decode(text.decode("utf-8", "replace").encode())
@@ -227,7 +227,7 @@ def _whole_part(part: bytes) -> Sequence[Event]:
     try:
         # latin-1 keeps byte offsets
         _, end = json.JSONDecoder(strict=False).raw_decode(part.decode("latin-1"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return ()
     return _decode(b"[" + part[:end] + b"]") or ()
 
@@ -253,7 +253,7 @@ def _mended(part: bytes) -> Sequence[Event] | None:
             return decoded
         try:
             loose = json.loads(attempt.decode("utf-8", "replace"), strict=False)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         try:
             return [msgspec.convert(_tamed(loose), Event, strict=False)]
@@ -298,7 +298,7 @@ def _metadata(header: bytes, tail: bytes, builder: TableBuilder) -> dict[str, An
     for text in _candidates(front, back, both):
         try:
             value = json.loads(_BARE.sub(b"null", text).decode("utf-8", "replace"), strict=False)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             found |= value

@@ -400,7 +400,7 @@ def anchored(
     low, high = model.speedup_interval(before, after)
     per_batch = case.step_ms / batches
     unexplained = per_batch - before.mean_ms
-    if abs(unexplained) > 0.05 * per_batch:
+    if per_batch > 0 and abs(unexplained) > 0.05 * per_batch:
         stays = per_batch / max(after.mean_ms + unexplained, after.mean_ms / 2)
         goes = per_batch / after.mean_ms
         low, high = low / gain * min(gain, stays, goes), high / gain * max(gain, stays, goes)
