@@ -187,6 +187,41 @@ def test_the_samplers_own_troubles(tmp_path: Path) -> None:
     )
 
 
+WINDOW = {
+    "window": 0,
+    "first_step": 1,
+    "last_step": 2,
+    "kind": "lean",
+    "file": "window-0.pt.trace.json.gz",
+    "complete": True,
+}
+
+
+def test_a_lost_step_log_is_said(tmp_path: Path) -> None:
+    path = Run(steps=3).write(tmp_path / "run")
+    lines(path / "rank0" / "windows.jsonl", [WINDOW])
+    assert account(Bundle.open(path)) == ()
+    (path / "rank0" / "steps.jsonl").write_text("junk\n")
+    lost, torn = account(Bundle.open(path))
+    assert lost.startswith("The step log of rank 0 is missing or unreadable")
+    assert torn == "Lines that are not readable were left out: rank0/steps.jsonl (1)."
+    (path / "rank0" / "steps.jsonl").unlink()
+    assert account(Bundle.open(path)) == (lost,)
+
+
+def test_a_step_log_that_ends_before_what_was_profiled_is_said(tmp_path: Path) -> None:
+    path = Run(steps=3).write(tmp_path / "run")
+    lines(path / "rank0" / "windows.jsonl", [{**WINDOW, "last_step": 7}])
+    assert "ends at step 2, though step 7 was profiled" in account(Bundle.open(path))[0]
+
+
+def test_a_last_line_cut_by_a_kill_is_no_damage(tmp_path: Path) -> None:
+    path = Run(steps=3).write(tmp_path / "run")
+    log = path / "rank0" / "steps.jsonl"
+    log.write_text(log.read_text() + '{"step": 3, "t0"')
+    assert account(Bundle.open(path)) == ()
+
+
 def test_an_empty_bundle(tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_text(json.dumps({"schema": "tracelens.bundle/1"}))
     first, second = account(Bundle.open(tmp_path))

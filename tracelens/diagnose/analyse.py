@@ -201,7 +201,7 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
         ruled_out=decide.ruled_out(name, whatifs) if name != "inconclusive" else (),
         missing=missing_signals(signals),
         regimes=regimes,
-        findings=_findings(evaluations, signals, analysis),
+        findings=_findings(evaluations, signals, analysis, verdict.cause),
         recommendations=advice.recommendations,
         plan=advice.plan,
         declined=advice.declined,
@@ -246,9 +246,15 @@ def what_if(whatifs: WhatIfs) -> WhatIf:
 
 
 def _findings(
-    evaluations: Mapping[str, Evaluation], signals: Signals, analysis: RankAnalysis
+    evaluations: Mapping[str, Evaluation], signals: Signals, analysis: RankAnalysis, cause: str | None
 ) -> tuple[Finding, ...]:
-    fired = [e for e in evaluations.values() if e.outcome == "fired" and not e.rule.is_quality]
+    def saves(e: Evaluation) -> bool:
+        # what would save nothing is not worth a reader's time, however true
+        return (
+            e.saving_ms is None or e.saving_ms >= _NOTHING * (analysis.step_ms or 0.0) or e.rule.id == cause
+        )
+
+    fired = [e for e in evaluations.values() if e.outcome == "fired" and not e.rule.is_quality and saves(e)]
     fired.sort(key=lambda e: -(e.saving_ms or 0.0))
     return tuple(
         Finding(
@@ -288,6 +294,7 @@ def _inputs(run: RunInput, judged: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
+_NOTHING = 0.001  # of a step
 _ENVIRONMENT = (
     "schemaVersion",
     "cuda_runtime_version",

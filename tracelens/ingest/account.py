@@ -6,11 +6,13 @@ import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tracelens.bundle import Bundle, RankFiles, Record, read_lines
 
 LIMIT = 8
+_LOGS = ("process.jsonl", "steps.jsonl", "loader.jsonl", "windows.jsonl")
 _NUMBER = re.compile(r"\d+")
 _SUDDEN = "as after a kill, a crash or os._exit; up to half a second of its lines is missing"
 
@@ -19,7 +21,7 @@ def account(bundle: Bundle) -> tuple[str, ...]:
     """One line each, the most important first; empty for a run that ended well and whole. Of what is missing, as
     many as fit into ``LIMIT``; how it ended and what became of the settings is always said."""
     first = dict.fromkeys([*_ending(bundle), *_lost_ranks(bundle), *_settings(bundle)])
-    rest = dict.fromkeys([*_warnings(bundle), *_windows(bundle), *_sampler(bundle)])
+    rest = dict.fromkeys([*_damaged(bundle), *_warnings(bundle), *_windows(bundle), *_sampler(bundle)])
     lines = [*first, *rest]
     if len(lines) <= LIMIT:
         return tuple(lines)
@@ -119,6 +121,44 @@ def _lost_ranks(bundle: Bundle) -> Iterator[str]:
         each = ", ".join(f"{number}: {counts.get(number, 0)}" for number in numbers[:8])
         others = ", ..." if len(numbers) > 8 else ""
         yield f"The processes of {_named(numbers)} ended suddenly, {_SUDDEN} (recorded steps: {each}{others})."
+
+
+def _damaged(bundle: Bundle) -> Iterator[str]:
+    """Files that are not there or not whole though others show that they were written."""
+    for rank in bundle.ranks:
+        if rank.windows and not rank.steps:
+            yield (
+                f"The step log of rank {rank.rank} is missing or unreadable: only the profiled steps are judged,"
+                " which the profiler may have slowed down."
+            )
+        elif rank.windows:
+            recorded = max((n for w in rank.windows if isinstance(n := w.get("last_step"), int)), default=-1)
+            logged = max(
+                (n for step in rank.steps if isinstance(n := step.get("step"), int)), default=recorded
+            )
+            if logged < recorded:
+                yield (
+                    f"The step log of rank {rank.rank} ends at step {logged}, though step {recorded} was profiled:"
+                    " what came after is missing."
+                )
+    paths = [bundle.path / "events.jsonl", *(rank.folder / name for rank in bundle.ranks for name in _LOGS)]
+    torn = {
+        path.relative_to(bundle.path).as_posix(): count for path in sorted(paths) if (count := _torn(path))
+    }
+    if torn:
+        which = ", ".join(f"{name} ({count})" for name, count in torn.items())
+        yield f"Lines that are not readable were left out: {which}."
+
+
+def _torn(path: Path) -> int:
+    """Lines without an object, not counting a last one that a kill cut."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return 0
+    return sum(
+        1 for line in lines[:-1] if line.strip() and not (line.startswith(b"{") and line.endswith(b"}"))
+    )
 
 
 # -- settings ----------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def sections(result: Result, show: Display) -> tuple[Section, ...]:
     add("regimes", "table", _regimes(result, show))
     add("curves", "grid", *(_curve(index, result, show) for index in range(len(result.curves))))
     add("series", "grid", *(_series(index, result, show) for index in range(len(result.series))))
-    add("kernels", "table", _kernels(result, show))
+    add(tables.kernel_section(result), "table", _kernels(result, show))
     add("memory", "figures", _memory(result, show))
     add("host_split", "figures", _host_split(result, show), note=words("note.host_split"))
     add("occupancy", "figures", _occupancy(result, show), note=words("note.occupancy"))

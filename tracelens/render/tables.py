@@ -221,12 +221,19 @@ def series(one: Series, show: Display) -> Table:
     return capped(one_line(one.title), columns, rows, show, note=note)
 
 
+def kernel_section(result: Result) -> str:
+    """Whether the rows are kernels or, of a job without a GPU, operators."""
+    return "operators" if all(one.family == "operator" for one in result.kernels) else "kernels"
+
+
 def kernels(result: Result, show: Display) -> Table:
-    """The kernels by share of GPU time."""
+    """The kernels by share of GPU time, or the operators by share of the window."""
     words = show.words
+    section = kernel_section(result)
+    on_gpu = section == "kernels"
     columns = (
-        Column(words("col.kernel"), "code"),
-        Column(words("col.gpu_share"), "num"),
+        Column(words("col.kernel" if on_gpu else "col.operator"), "code"),
+        Column(words("col.gpu_share" if on_gpu else "col.self_share"), "num"),
         Column(words("col.per_step"), "num"),
         Column(words("col.calls"), "num"),
         Column(words("col.limited_by")),
@@ -245,7 +252,9 @@ def kernels(result: Result, show: Display) -> Table:
         )
         for one in result.kernels
     ]
-    return capped(words("section.kernels"), columns, rows, show, limit=60)
+    # an operator is its own family, and what limits it is not known
+    kept = None if on_gpu else 4
+    return capped(words(f"section.{section}"), columns[:kept], [row[:kept] for row in rows], show, limit=60)
 
 
 def memory(result: Result, show: Display) -> Table | None:

@@ -11,6 +11,7 @@ import numpy as np
 from tracelens.model import PHASES, KernelRow, Lane, Span, StepRow, Timeline
 from tracelens.signals import kernels
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.operators import parents
 from tracelens.trace.intervals import Intervals
 from tracelens.trace.tables import Device, Host
 
@@ -115,7 +116,7 @@ def host_split(analysis: RankAnalysis) -> dict[str, float]:
 
 
 def kernel_rows(analysis: RankAnalysis, limit: int = 15) -> tuple[KernelRow, ...]:
-    """The kernels that take most GPU time in the window; on a CPU-only trace the operators."""
+    """The kernels that take most GPU time in the window; on a CPU-only trace the operators by self time."""
     if not analysis.has_gpu:
         return _operator_rows(analysis, limit)
     device, names = analysis.activity.device, analysis.tables.names
@@ -175,10 +176,19 @@ def _kind_name(kind: int) -> str | None:
 
 
 def _operator_rows(analysis: RankAnalysis, limit: int) -> tuple[KernelRow, ...]:
+    """Operators by self time: what they call counts for itself."""
     host, names = analysis.host_operators, analysis.tables.names
     if not len(host):
         return ()
-    spent = (host.end - host.start).astype(float)
+    begin, end = np.maximum(host.start, analysis.window[0]), np.minimum(host.end, analysis.window[1])
+    spent = (end - begin).astype(float)
+    own = spent.copy()
+    for code in np.unique(host.thread).tolist():
+        rows = np.flatnonzero(host.thread == code)
+        around = parents(host.start[rows], host.end[rows])
+        inner = around >= 0
+        np.subtract.at(own, rows[around[inner]], spent[rows[inner]])
+    spent = np.maximum(own, 0.0)
     by_name = np.bincount(host.name, weights=spent, minlength=len(names))
     calls = np.bincount(host.name, minlength=len(names))
     total = float(max(analysis.length, 1))

@@ -149,7 +149,13 @@ def _stalls(analysis: RankAnalysis, out: Signals) -> None:
     """Steps in which the host holds the GPU up far longer than usual: checkpoints, validation, logging, collections."""
     steps = analysis.steps
     if steps.steady < 5:
-        out.missing("fewer than five steady steps", "host.stall_ms", "host.stall_steps", "host.stall_period")
+        out.missing(
+            "fewer than five steady steps",
+            "host.stall_ms",
+            "host.stall_steps",
+            "host.stall_of",
+            "host.stall_period",
+        )
         return
     idle = analysis.phases.parts["host"].intersect(analysis.phases.starved)
     held = idle.measure(steps.edges[:-1], steps.edges[1:]).astype(float)
@@ -159,6 +165,7 @@ def _stalls(analysis: RankAnalysis, out: Signals) -> None:
     excess = float((held[stalled] - usual).sum()) if not frequent else 0.0
     out.add("host.stall_ms", analysis.per_step_ms(excess), "ms", TRACE)
     out.add("host.stall_steps", 0 if frequent else int(stalled.size), "count", TRACE)
+    out.add("host.stall_of", int(held.size), "count", TRACE)
     spacing = np.diff(stalled)
     regular = spacing.size >= 2 and spacing.max() - spacing.min() <= 1 and not frequent
     out.add(

@@ -97,6 +97,7 @@ def _stalls(analysis: RankAnalysis, out: Signals) -> None:
     excess = float((held[stalled] - usual).sum())
     out.add("host.stall_ms", excess / durations.size, "ms", STEPS)
     out.add("host.stall_steps", int(stalled.size), "count", STEPS)
+    out.add("host.stall_of", int(held.size), "count", STEPS)
     spacing = np.diff(stalled)
     regular = spacing.size >= 2 and spacing.max() - spacing.min() <= max(1, 0.1 * float(np.median(spacing)))
     period = float(np.median(spacing)) if regular else None

@@ -41,12 +41,15 @@ def _replayed(
     gains = case.speedups([change.likely, change.low, change.high])
     if gains is None:
         stated, interval, following = None, None, None
+        why = f"{_evidence(why)}This recording could not be replayed, so no number is given."
     else:
         gain = gains[0]
         if gain < 1.02:
             return None
         stated, interval = case.stated(gain, widened(min(gains), gain, max(gains), case.noise))
         following = case.next_bottleneck(change.likely)
+        if stated is None:
+            why = f"{_evidence(why)}The gain is within this run's noise or beyond what the replay can tell: no number is given."
     return Proposal(
         Recommendation(
             parameter=parameter,
@@ -57,7 +60,7 @@ def _replayed(
             next_bottleneck=following,
             rule=rule,
             snippet=snippet,
-            basis=change.basis,
+            basis=change.basis if stated is not None else None,
             why=why,
         ),
         change,
@@ -65,11 +68,20 @@ def _replayed(
     )
 
 
+def _evidence(why: str) -> str:
+    """What is left to say of a change without a number: how it was replayed no longer matters."""
+    first, _, rest = why.partition("; ")
+    return f"{rest[:1].upper()}{rest[1:]} " if first.startswith("Replayed") and rest else ""
+
+
 def _dispatch(factor: float) -> Scenario:
     return Scenario(f"dispatch*{factor}", host=((g.DISPATCH, factor), (g.OPTIMIZER, factor)))
 
 
 def _compile(case: Case, rule: str) -> Proposal | None:
+    if case.fired("host.startup"):
+        # first uses look like slow dispatch, and compiling would make the start longer still
+        return None
     return _replayed(
         case,
         rule,

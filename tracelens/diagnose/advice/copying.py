@@ -106,7 +106,8 @@ def _pinning(case: Case, copies: transfer.Copies, workers: int) -> tuple[list[Pr
         f"{rate(rates.value, 'GB/s')} ({_BASES[basis]}) while kernels run: {milliseconds(effect.gpu_before_ms)} of copying "
         f"and {milliseconds(effect.host_before_ms)} of blocked host a step today."
     )
-    companion = workers > 0 and nbytes >= _COMPANION_BYTES and case.fired_load_rule is not None
+    faster = today is None or rates.value > today * (1 + WORTH)
+    companion = faster and workers > 0 and nbytes >= _COMPANION_BYTES and case.fired_load_rule is not None
     if gain - 1 <= WORTH and not (companion or fired):
         spent = f"{milliseconds(effect.host_before_ms)} of {milliseconds(case.step_ms)} a step go into copies"
         reason = f"gains {percent(max(gain - 1, 0.0))}: {spent}"
