@@ -29,10 +29,10 @@ def missing_signals(signals: Signals) -> tuple[Missing, ...]:
 def quality_notes(
     evaluations: Mapping[str, Evaluation], signals: Signals, notes: Sequence[str]
 ) -> tuple[QualityNote, ...]:
-    """What the quality rules found, then what reading the inputs had to say."""
+    """What reading the inputs had to say (how the run ended comes first there), then what the quality rules found."""
     fired = [
         QualityNote(e.rule.id, fill(e.rule.advice, signals))
         for e in evaluations.values()
         if e.outcome == "fired" and e.rule.is_quality
     ]
-    return (*fired, *(QualityNote("quality.input", note) for note in notes))
+    return (*(QualityNote("quality.input", note) for note in notes), *fired)
