@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -176,16 +177,19 @@ def compare(
     """
     from tracelens.check.compare import compare_paths
     from tracelens.check.views import html_text, markdown_text, terminal_text
-    from tracelens.reporting import emit, write_file
+    from tracelens.reporting import colored, emit, keep_inputs, say
 
+    to_stdout = [str(output), markdown].count("-")
+    if to_stdout > 1:
+        raise UsageError("-o - and --markdown - both want stdout; give one of them a file")
+    keep_inputs((before, after), (output, markdown))
     found = compare_paths(before, after, tuple(rules or ()))
     if output is not None:
-        write_file(output, html_text(found))
+        emit(str(output), html_text(found))
     if markdown:
         emit(markdown, markdown_text(found))
-    if markdown != "-":
-        color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        typer.echo(terminal_text(found, color=color))
+    if not to_stdout:
+        say(terminal_text(found, color=colored()))
     raise typer.Exit(1 if found.outcome in ("not comparable", "unknown") else 0)
 
 
@@ -205,14 +209,15 @@ def check(
     from tracelens.check.budget import check as judge
     from tracelens.check.budget import checks_text, junit_xml, read_budget
     from tracelens.check.sides import load_side
-    from tracelens.reporting import write_file
+    from tracelens.reporting import keep_inputs, say, write_file
 
+    keep_inputs((path, budget, *(baseline or ())), (junit,))
     limits, folders = read_budget(budget), tuple(rules or ())
     side = load_side(path, folders)
     found = judge(side, limits, [load_side(one, folders) for one in baseline or ()])
     if junit is not None:
         write_file(junit, junit_xml(found, side.name))
-    typer.echo(checks_text(found))
+    say(checks_text(found))
     raise typer.Exit(0 if all(one.passed for one in found) else 1)
 
 
@@ -307,6 +312,10 @@ def _complain(error: BaseException) -> None:
 
 def main() -> NoReturn:
     """Runs the command line: one line and an exit code for every foreseen failure, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        # a stream that is not UTF-8 shows ? for a bar, where it would fail
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="tracelens")
     except TracelensError as error:
