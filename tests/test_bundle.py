@@ -123,3 +123,20 @@ def test_a_file_cut_anywhere_loses_its_last_line_only(records: list[dict[str, ob
     whole = kept.count(b"\n")
     assert found[:whole] == records[:whole]
     assert len(found) - whole in (0, 1)
+
+
+def test_lines_with_the_wrong_types_are_left_out_or_come_first(folder: Path) -> None:
+    rank = folder / "rank0"
+    rank.mkdir()
+    (rank / "windows.jsonl").write_text('{"window": {"a": 1}}\n{"window": [0]}\n{"window": 0, "file": "f"}\n')
+    (rank / "process.jsonl").write_text('{"pid": {}}\n{"pid": 7}\n')
+    (rank / "worker-7.jsonl").write_text('{"t0": 5}\n{"t0": "late"}\n{"ts": [1]}\n')
+    (folder / "events.jsonl").write_text(
+        '{"event": "b", "ts": 2}\n{"event": "a", "ts": "x"}\n' + '{"event":' + "[" * 100_000 + "\n"
+    )
+    bundle = Bundle.open(folder)
+    files = bundle.ranks[0]
+    assert files.windows == [{"window": 0, "file": "f"}]
+    assert files.process == [{"pid": 7}]
+    assert [line.get("t0") for line in files.workers] == ["late", None, 5]
+    assert [event["event"] for event in bundle.events] == ["a", "b"]

@@ -48,10 +48,20 @@ def iterate_lines(path: Path) -> Iterator[Record]:
         for line in file:
             try:
                 record = json.loads(line)
-            except ValueError:  # cut by a kill or a full disk
+            except (ValueError, RecursionError):  # cut by a kill or a full disk
                 continue
             if isinstance(record, dict):
                 yield record
+
+
+def _is_key(value: Any) -> bool:
+    """Whether lines can be merged by it; a line with a list or an object there is foreign."""
+    return not isinstance(value, dict | list)
+
+
+def _number(value: Any) -> float:
+    """What lines are sorted by: 0 for a time that is none."""
+    return value if isinstance(value, int | float) else 0
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -84,7 +94,8 @@ class RankFiles:
         """One record a process that was this rank (a restart adds one); lines of the same pid are merged."""
         merged: dict[Any, Record] = {}
         for line in read_lines(self.folder / "process.jsonl"):
-            merged.setdefault(line.get("pid"), {}).update(line)
+            if _is_key(line.get("pid")):
+                merged.setdefault(line.get("pid"), {}).update(line)
         return list(merged.values())
 
     @cached_property
@@ -104,14 +115,15 @@ class RankFiles:
         for path in sorted(self.folder.glob("worker-*.jsonl")):
             pid = path.stem.removeprefix("worker-")
             found += [{"pid": int(pid) if pid.isdigit() else None, **line} for line in iterate_lines(path)]
-        return sorted(found, key=lambda line: line.get("t0") or line.get("ts") or 0)
+        return sorted(found, key=lambda line: _number(line.get("t0")) or _number(line.get("ts")))
 
     @cached_property
     def windows(self) -> list[Record]:
         """One record a profiler window; its lines (opened, closed, the steps after it) are merged."""
         merged: dict[Any, Record] = {}
         for line in read_lines(self.folder / "windows.jsonl"):
-            merged.setdefault(line.get("window"), {}).update(line)
+            if _is_key(line.get("window")):
+                merged.setdefault(line.get("window"), {}).update(line)
         return list(merged.values())
 
     @property
@@ -159,7 +171,7 @@ class Bundle:
     @cached_property
     def events(self) -> list[Record]:
         """events.jsonl, by time."""
-        return sorted(read_lines(self.path / "events.jsonl"), key=lambda event: event.get("ts") or 0)
+        return sorted(read_lines(self.path / "events.jsonl"), key=lambda event: _number(event.get("ts")))
 
     def events_of(self, kind: str) -> list[Record]:
         """The events of one kind."""

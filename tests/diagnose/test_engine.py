@@ -122,6 +122,8 @@ def test_a_prefix_does_not_silence_the_rule_itself() -> None:
         ({"requires": "a.ms"}, "requires"),
         ({"supersedes": [1]}, "supersedes"),
         ({"titel": "x"}, "titel"),
+        ({"id": 5}, "id 5"),
+        ({"title": " "}, "title"),
         ({"min_steps": "many"}, "min_steps"),
         ({"cause": "no"}, "cause"),
         ({"advice": "text"}, "advice"),

@@ -182,3 +182,43 @@ def test_a_folder_with_one_trace_and_empty_ones_beside_it(tmp_path: Path) -> Non
     Trace().write(tmp_path / "run" / "rank1" / "t.json")
     (tmp_path / "run" / "rank0").mkdir()
     assert [r.rank for r in discover([tmp_path / "run"]).ranks] == [1]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("num_workers", v) for v in ('"four"', "[1]", "true", "2.5", "NaN", "-1", "1e400", "1e30")),
+        *(("batch_size", v) for v in ("0", "-1", '"x"', "1e400", "NaN", "1" + "0" * 400)),
+        ("prefetch_factor", "0"), ("pin_memory", '"maybe"'), ("persistent_workers", "1"),
+    ],
+)  # fmt: skip
+def test_a_loader_setting_that_cannot_be(tmp_path: Path, key: str, value: str) -> None:
+    path = tmp_path / "loader.json"
+    path.write_text(f'{{"{key}": {value}}}')
+    with pytest.raises(InputError, match=f"loader.json: {key} must be") as caught:
+        read_loader_settings(path)
+    assert len(str(caught.value).removeprefix(str(path))) < 120
+    assert "\n" not in str(caught.value)
+
+
+def test_loader_settings_that_are_unknown_or_whole(tmp_path: Path) -> None:
+    path = tmp_path / "loader.json"
+    path.write_text(
+        '{"num_workers": 0, "batch_size": 64.0, "prefetch_factor": null, "pin_memory": false, "x": [1]}'
+    )
+    assert read_loader_settings(path)["batch_size"] == 64
+
+
+def test_loader_settings_nested_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "loader.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is not JSON"):
+        read_loader_settings(path)
+
+
+def test_lines_of_a_bundle_that_cannot_be_merged_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "rank0").mkdir()
+    (tmp_path / "bundle.json").write_text('{"schema": "tracelens.bundle/1"}')
+    (tmp_path / "rank0" / "windows.jsonl").write_text('{"window": {"a": 1}}\n{"window": 0}\n')
+    notes = discover([tmp_path]).notes
+    assert "Lines with a damaged window were left out: rank0/windows.jsonl (1)." in notes

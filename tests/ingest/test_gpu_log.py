@@ -324,3 +324,10 @@ def test_handed_logs_fit_utc() -> None:
         assert (log.memory_used < log.memory_total).all()
     throttled = read_gpu_log(SIMULATED / "throttle_half" / "gpu.csv")
     assert {name for bits in throttled.throttle_reasons for name in throttle_names(int(bits))} - {"gpu_idle"}
+
+
+def test_numbers_that_no_gpu_reports_are_missing(tmp_path: Path) -> None:
+    huge = ROW.replace("89 %", "1e308 %").replace("1410 MHz", "1e308 MHz").replace(" 4,", " 1e308,")
+    log = read_gpu_log(write(tmp_path, f"{HEADER}\n{huge}\n{ROW}\n"))
+    assert np.isnan([log.utilization_gpu[0], log.sm_clock_mhz[0], log.pcie_gen[0]]).all()
+    assert (log.utilization_gpu[1], log.sm_clock_mhz[1], log.pcie_gen[1]) == (0.89, 1410, 4)

@@ -135,6 +135,9 @@ def parse_rule(table: Mapping[str, Any], source: str) -> Rule:
     for key in ("id", "title", "when", "doc"):
         if key not in table:
             raise bad(f"field {key!r} is missing")
+    for key in ("id", "title"):
+        if not isinstance(table[key], str) or not table[key].strip():
+            raise bad(f"{key} {table[key]!r} is no text")
     group = table.get("class")
     if group is not None and group not in get_args(Bottleneck):
         raise bad(f"class {group!r} is none of {', '.join(get_args(Bottleneck))}")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tracelens.bundle import Bundle, RankFiles, is_bundle
+from tracelens.bundle import Bundle, RankFiles, is_bundle, iterate_lines
 from tracelens.errors import InputError
 from tracelens.ingest.account import account
 from tracelens.ingest.runlog import RunLog, read_run_log
 
 RUNS = Path("tracelens-runs")
 _SIDE_FILES = {"loader.json", "truth.json", "bundle.json", "package.json"}
+_COUNTS = {"num_workers": 0, "batch_size": 1, "prefetch_factor": 1}
+_SWITCHES = ("pin_memory", "persistent_workers")
 _RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _EVENTS = re.compile(rb'"traceEvents"\s*:|^\s*\[\s*\{')
 _HEAD = 1 << 16
@@ -111,7 +113,7 @@ def read_loader_settings(path: Path) -> dict[str, Any]:
         settings = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f'{path} is not JSON ({error}); give an object such as {{"num_workers": 4, "batch_size": 64}}'
         ) from None
@@ -119,7 +121,24 @@ def read_loader_settings(path: Path) -> dict[str, Any]:
         raise InputError(
             f'{path} must hold a JSON object of DataLoader settings, such as {{"num_workers": 4}}'
         )
+    for key, least in _COUNTS.items():
+        value = settings.get(key)
+        if value is not None and not _is_count(value, least):
+            raise InputError(f"{path}: {key} must be a whole number of at least {least}, not {_short(value)}")
+    for key in _SWITCHES:
+        if not isinstance(settings.get(key), bool | None):
+            raise InputError(f"{path}: {key} must be true or false, not {_short(settings[key])}")
     return settings
+
+
+def _is_count(value: Any, least: int) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and least <= value < 1 << 53 and value == int(value)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _bundle(path: Path, extras: Extras, loader: Mapping[str, Any]) -> RunInput:
@@ -137,8 +156,17 @@ def _bundle(path: Path, extras: Extras, loader: Mapping[str, Any]) -> RunInput:
         paths=(path,),
         bundle=bundle,
         training_logs=extras.training_logs,
-        notes=account(bundle),
+        notes=(*account(bundle), *_foreign(bundle)),
     )
+
+
+def _foreign(bundle: Bundle) -> Iterator[str]:
+    """What was left out because its key is a list or an object, so that no line can be merged with it."""
+    for files in bundle.ranks:
+        for name, key in (("windows.jsonl", "window"), ("process.jsonl", "pid")):
+            count = sum(isinstance(line.get(key), dict | list) for line in iterate_lines(files.folder / name))
+            if count:
+                yield f"Lines with a damaged {key} were left out: {files.folder.name}/{name} ({count})."
 
 
 def _bundle_rank(

@@ -235,6 +235,6 @@ def _best(values: np.ndarray) -> float | None:
 
 def _link(gen: float | None, lanes: float | None) -> float | None:
     """One-way GB/s on paper: 15.75, 31.5, 63 GB/s for 16 lanes of generation 3, 4, 5 (PCI-SIG)."""
-    if not gen or not lanes:
+    if not gen or not lanes or gen > 16:  # no such generation: a damaged log
         return None
     return float(15.75 / 16 * lanes * 2 ** (gen - 3))
