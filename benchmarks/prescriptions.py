@@ -1,7 +1,7 @@
 """How good the recommended settings are where every value's effect is known.
 
     python -m benchmarks.simulator generate-all --n 200 --out DIR
-    python benchmarks/prescriptions.py DIR
+    python benchmarks/prescriptions.py DIR        # without DIR: 40 runs generated for this once
 
 Judges, on runs with a ``truth.json`` that holds the ``settings`` (the throughput at each value, simulated with
 everything else as it was): whether the chosen num_workers is among the best and no larger than needed, whether
@@ -12,9 +12,11 @@ batch size fits into memory.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,10 +138,19 @@ def print_batches(rows: Sequence[Chosen]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses arguments and prints; 2 where there is nothing to judge."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("runs", type=Path, help="a folder that benchmarks.simulator generate-all wrote")
+    parser.add_argument(
+        "runs", type=Path, nargs="?", help="a folder that benchmarks.simulator generate-all wrote"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--misses", type=int, default=10, help="how many of the worst choices to print")
     options = parser.parse_args(arguments)
+    if options.runs is None:
+        from benchmarks.simulator.__main__ import main as simulator
+
+        with tempfile.TemporaryDirectory() as scratch:
+            with contextlib.redirect_stdout(sys.stderr):
+                simulator(["generate-all", "--n", "40", "--out", scratch])
+            return main([scratch, "--jobs", str(options.jobs), "--misses", str(options.misses)])
     work = sorted(path.parent for path in options.runs.glob("*/truth.json"))
     if not work:
         print(f"{options.runs} holds no run with a truth.json", file=sys.stderr)
