@@ -43,3 +43,7 @@ def test_a_model_slower_than_the_measured_step_lowers_the_interval() -> None:
 
 def test_a_step_of_several_batches_is_compared_by_the_batch() -> None:
     assert promised(202, 100, 50, batches=2) == pytest.approx((2, 2, 2))
+
+
+def test_a_step_of_no_length_is_no_division_by_zero() -> None:
+    assert promised(0, 100, 50) == pytest.approx((2, 2, 2))

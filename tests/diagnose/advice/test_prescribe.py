@@ -202,3 +202,18 @@ def test_the_runs_own_answer_for_more_workers() -> None:
     assert workers.interval is not None
     actual = answer[str(workers.suggested)]["speedup"]
     assert workers.interval[0] * 0.85 <= actual <= workers.interval[1] * 1.15
+
+
+@pytest.mark.parametrize(("today", "suggested"), [(2, 4), (4, None), (12, None)])
+def test_a_starting_value_is_never_below_todays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, today: int, suggested: int | None
+) -> None:
+    monkeypatch.setattr(
+        "tracelens.diagnose.advice.prescribe.loader_case", lambda case, points: "not recorded"
+    )
+    loop = Loop(steps=10, load_us=9000, iterator=WORKERS)
+    found = advice_of(loop, tmp_path, num_workers=today)
+    recommended = [one.suggested for one in found.recommendations if one.parameter == "num_workers"]
+    assert recommended == ([] if suggested is None else [suggested])
+    if suggested is None:
+        assert [d.value for d in found.declined if d.parameter == "num_workers"] == [today]

@@ -15,6 +15,7 @@ from tracelens.units import milliseconds
 from tracelens.whatif.replay import Scenario
 from tracelens.whatif.scenarios import LOADED, merge
 
+_START = 4  # workers, where nothing says how many
 _LOADER_ARGUMENTS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size")
 
 
@@ -33,7 +34,12 @@ def _prescribe(case: Case, points: Mapping[int, float] | None) -> Advice:
     if isinstance(loaded, LoaderCase):
         proposals, declined, curves = loader_proposals(case, loaded)
     elif case.fired_load_rule in ("load.main_process", "load.too_few_workers"):
-        proposals = [_unquantified(case, loaded)]
+        today = case.analysis.settings.get("num_workers")
+        if isinstance(today, int) and today >= _START:
+            # a starting value below today's is no remedy
+            declined = [Declined("num_workers", today, f"no number: {loaded}; tracelens tune finds the value")]
+        else:
+            proposals = [_unquantified(case, loaded)]
     elif case.fired_load_rule == "load.worker_startup":
         proposals = [_persistent(case)]
     if case.rehearsal:
@@ -80,15 +86,15 @@ def _unquantified(case: Case, reason: str) -> Proposal:
         Recommendation(
             parameter="num_workers",
             current=case.analysis.settings.get("num_workers"),
-            suggested=4,
+            suggested=_START,
             predicted_speedup=None,
             interval=None,
             next_bottleneck=case.next_bottleneck(LOADED),
             rule=case.fired_load_rule or "load.too_few_workers",
             snippet=None,
             basis=None,
-            why=f"No number: {reason}. 4 is where to start; tracelens tune finds the value.",
-            set_flag="--set num_workers=4",
+            why=f"No number: {reason}. {_START} is where to start; tracelens tune finds the value.",
+            set_flag=f"--set num_workers={_START}",
         )
     )
 
