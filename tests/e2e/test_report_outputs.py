@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_report_cli import TRACES, assert_one_line, tracelens
+from tests.tracekit import Loop
 from tracelens import reporting
 from tracelens.errors import OutputError, UsageError
 from tracelens.reporting import keep_inputs, write_file
@@ -157,3 +159,14 @@ def test_a_lone_surrogate_is_written(tmp_path: Path) -> None:
     write_file(tmp_path / "f", "a\udcffb")
     assert (tmp_path / "f").read_text() == "a?b"
     assert reporting.colored() is False
+
+
+@pytest.mark.parametrize("change", [{"ts": 1, "dur": 0}, {"dur": 0}, {"ts": 1}], ids=lambda c: "+".join(c))
+def test_a_trace_whose_times_say_nothing(tmp_path: Path, change: dict[str, int]) -> None:
+    document = json.loads(Loop(steps=6).trace().write(tmp_path / "t.json").read_text())
+    for event in document["traceEvents"]:
+        event.update({key: value for key, value in change.items() if key in event})
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    (tmp_path / "loader.json").write_text('{"num_workers": 0, "batch_size": 4}')
+    done = tracelens("report", "t.json", cwd=tmp_path, env={"PYTHONWARNINGS": "default"})
+    assert (done.returncode, done.stderr) == (0, "")

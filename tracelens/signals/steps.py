@@ -74,7 +74,9 @@ def find_steps(activity: Activity) -> Steps:
         found = finder(activity)
         if found is not None:
             begin, end, number = found
-            return _complete(activity, source, begin, end, number)
+            steps = _complete(activity, source, begin, end, number)
+            if steps.window[1] > steps.window[0]:  # steps that take no time are damage
+                return steps
     low, high = activity.tables.extent
     nothing = np.empty(0, dtype=np.int64)
     owner = np.full(len(activity.device), -1, dtype=np.int64)
