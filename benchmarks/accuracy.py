@@ -386,6 +386,17 @@ def print_families(rows: Sequence[Row]) -> None:
         )
 
 
+def print_confusion(rows: Sequence[Row]) -> None:
+    """True class (as labelled, several joined) by verdict."""
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        counts[row.expected][row.bottleneck] += 1
+    verdicts = sorted({row.bottleneck for row in rows})
+    print(f"{'accepted':44}" + "".join(f"{name[:16]:>17}" for name in verdicts))
+    for expected, found in sorted(counts.items()):
+        print(f"{expected:44}" + "".join(f"{found[name] or '':>17}" for name in verdicts))
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least ``share`` of the values do not exceed."""
     return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
@@ -457,6 +468,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _heading(f"{options.simulated} generated jobs, split {options.split}, seed {options.seed}")
         table(rows if options.all_rows else [r for r in rows if not r.right])
         print_families(rows)
+        _heading("Confusion")
+        print_confusion(rows)
         scores(rows, 0.9)
         print(f"{len(failures)} runs failed" + "".join(f"\n  {failure}" for failure in failures))
         _heading("What-ifs of the generated jobs: relative error of the speed-up")
