@@ -149,3 +149,15 @@ def test_handed_logs() -> None:
         assert set(log.processes.role.tolist()) <= {"main", "worker"}
     oversubscribed = read_host_log(SIMULATED / "oversub_main" / "host.jsonl").processes.role_is("main")
     assert oversubscribed.cpu_percent.mean() > 500
+
+
+def test_numbers_that_no_process_has_are_missing(tmp_path: Path) -> None:
+    path = tmp_path / "host.jsonl"
+    path.write_text(
+        '{"ts": 1, "processes": [{"pid": 7, "name": "main", "cpu_percent": -50, "rss": -1, "rank": 1'
+        + "0" * 30 + '}, {"pid": 1' + "0" * 30 + ', "name": "worker0"}]}\n'
+    )  # fmt: skip
+    processes = read_host_log(path).processes
+    assert processes.pid.tolist() == [7]
+    assert processes.rank.tolist() == [-1]
+    assert np.isnan([processes.cpu_percent[0], processes.rss[0]]).all()

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def _processes(t_ns: Ints, rows: Sequence[Mapping[str, Any]]) -> tuple[ProcessTa
     for i, row in enumerate(rows):
         listed = row.get("processes")
         for entry in listed if isinstance(listed, list) else []:
-            if isinstance(entry, dict) and isinstance(entry.get("pid"), int):
+            if isinstance(entry, dict) and _is_id(entry.get("pid")):
                 at.append(i)
                 entries.append(entry)
     carried: dict[tuple[str, int], dict[str, Any]] = {}
@@ -123,14 +123,14 @@ def _processes(t_ns: Ints, rows: Sequence[Mapping[str, Any]]) -> tuple[ProcessTa
         names.append(str(known.get("name") or ""))
         roles.append(str(known.get("role") or ""))
         rank = known.get("rank")
-        ranks.append(rank if isinstance(rank, int) else -1)
+        ranks.append(rank if _is_id(rank) else -1)
         affinity = known.get("cpu_affinity")
         cores.append(len(affinity) if isinstance(affinity, list) and affinity else np.nan)
     pids = np.array([entry["pid"] for entry in entries], np.int64)
     row_index = np.array(at, np.int64)
     times = t_ns[row_index] if len(row_index) else np.zeros(0, np.int64)
     role, note = _roles(roles, names, [entry["pid"] for entry in entries])
-    values = {name: np.array([number(entry.get(name)) for entry in entries]) for name in _PROCESS}
+    values = {name: np.array([_amount(entry.get(name)) for entry in entries]) for name in _PROCESS}
     keys = list(zip((nodes[i] for i in at), (int(pid) for pid in pids), strict=True))
     table = ProcessTable(
         row=row_index,
@@ -144,6 +144,16 @@ def _processes(t_ns: Ints, rows: Sequence[Mapping[str, Any]]) -> tuple[ProcessTa
         **values,
     )
     return table, note
+
+
+def _is_id(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value < 1 << 32
+
+
+def _amount(value: Any) -> float:
+    """A number; NaN where it is negative, which no use of a machine is."""
+    found = number(value)
+    return found if found >= 0 else np.nan
 
 
 def _roles(given: Sequence[str], names: Sequence[str], pids: Sequence[int]) -> tuple[list[str], str | None]:
