@@ -183,6 +183,14 @@ def test_small_is_what_its_work_does_not_explain(tmp_path: Path) -> None:
     assert named(trace.classes(tmp_path), trace, tmp_path) == ["small", "memory", "small", "memory"]
 
 
+@pytest.mark.parametrize(("blocks", "expected"), [(54, "small"), (55, "arithmetic")])
+def test_less_than_half_a_wave_is_too_small_however_long(tmp_path: Path, blocks: int, expected: str) -> None:
+    """A recurrent network's matrix kernels: no shapes, 80 us, and 54 blocks for 108 units."""
+    trace = Shaped()
+    trace.run("aten::_cudnn_rnn", [], [(GEMM, 80)], grid=[blocks, 1, 1])
+    assert named(trace.classes(tmp_path), trace, tmp_path) == [expected]
+
+
 def test_attention_exponentials_count_as_arithmetic(tmp_path: Path) -> None:
     q = [16, 559, 16, 64]
     trace = Shaped()

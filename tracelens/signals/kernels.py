@@ -105,7 +105,7 @@ def classify(activity: Activity, log: GpuLog | None = None) -> KernelClasses:
         limit[idle] = SMALL
     _by_counters(limit, basis, log)
     kernel = (limit >= 0) & ~judged
-    limit[kernel & ((duration < _SMALL_NS) | (underfilled & (duration < 10 * _SMALL_NS)))] = SMALL
+    limit[kernel & ((duration < _SMALL_NS) | underfilled)] = SMALL
     source = _source(basis, duration, spec, bool(judged.any()))
     return KernelClasses(limit, source, basis, owner, found, spec, reached)
 
