@@ -37,7 +37,9 @@ def _prescribe(case: Case, points: Mapping[int, float] | None) -> Advice:
         today = case.analysis.settings.get("num_workers")
         if isinstance(today, int) and today >= _START:
             # a starting value below today's is no remedy
-            declined = [Declined("num_workers", today, f"no number: {loaded}; tracelens tune finds the value")]
+            declined = [
+                Declined("num_workers", today, f"no number: {loaded}; tracelens tune finds the value")
+            ]
         else:
             proposals = [_unquantified(case, loaded)]
     elif case.fired_load_rule == "load.worker_startup":
