@@ -252,15 +252,16 @@ def tune(
     def tell(line: str) -> None:
         typer.echo(f"tracelens: {line}", err=True)
 
+    from tracelens.reporting import ReportOptions, run_report, say
+
     if loader_only:
-        from tracelens.reporting import ReportOptions, run_report
         from tracelens.tune.loader_only import loader_only as measure
 
         bundle, points = measure(options, tell)
-        typer.echo(points_text(points))
+        say(points_text(points))
         run_report(ReportOptions((bundle,)))
         return
-    typer.echo(tuned_text(run(options, tell), command))
+    say(tuned_text(run(options, tell), command))
 
 
 @rules_app.command("list")
@@ -269,11 +270,12 @@ def rules_list(
 ) -> None:
     """One line a rule: id, class, title."""
     from tracelens.diagnose.rules import load_rules
+    from tracelens.reporting import say
 
     loaded = load_rules(tuple(rules or ()))
     width = max(len(name) for name in loaded)
-    for rule in sorted(loaded.values(), key=lambda r: (r.is_quality, r.id)):
-        typer.echo(f"{rule.id:<{width}}  {rule.bottleneck or '-':<16}  {rule.title}")
+    in_order = sorted(loaded.values(), key=lambda r: (r.is_quality, r.id))
+    say("\n".join(f"{rule.id:<{width}}  {rule.bottleneck or '-':<16}  {rule.title}" for rule in in_order))
 
 
 @rules_app.command("show")
@@ -284,6 +286,7 @@ def rules_show(
     """A rule in full: when it fires, why it matters, what to do, when it is wrong."""
     from tracelens.diagnose.rules import load_rules
     from tracelens.diagnose.ruletext import rule_text
+    from tracelens.reporting import say
 
     loaded = load_rules(tuple(rules or ()))
     if rule_id not in loaded:
@@ -293,16 +296,17 @@ def rules_show(
         raise UsageError(
             f"no rule {rule_id!r}" + (f"; did you mean {near[0]}?" if near else "; see tracelens rules list")
         )
-    typer.echo(rule_text(loaded[rule_id]))
+    say(rule_text(loaded[rule_id]))
 
 
 @app.command()
 def doctor() -> None:
     """What can be recorded here, what cannot, and the fix for each."""
     from tracelens.record.doctor import diagnose, doctor_text
+    from tracelens.reporting import say
 
     checks = diagnose()
-    typer.echo(doctor_text(checks))
+    say(doctor_text(checks))
     raise typer.Exit(1 if any(check.status == "fail" for check in checks) else 0)
 
 

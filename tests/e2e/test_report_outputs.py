@@ -155,6 +155,24 @@ def test_stdout_is_full(trace: Path, options: tuple[str, ...]) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "command", [("rules", "list"), ("rules", "show", "host.sync"), ("doctor",)], ids=" ".join
+)
+def test_stdout_is_full_for_the_other_commands(command: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tracelens", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (
+        3,
+        "tracelens: cannot write to stdout: No space left on device\n",
+    )
+
+
 def test_a_lone_surrogate_is_written(tmp_path: Path) -> None:
     write_file(tmp_path / "f", "a\udcffb")
     assert (tmp_path / "f").read_text() == "a?b"
