@@ -388,13 +388,17 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
     return proposals, declined, [_curve(loaded)]
 
 
+_FOREIGN = 0.2  # of a step: more than a model that describes this loader leaves unexplained
+
+
 def anchored(
     case: Case, before: model.Prediction, after: model.Prediction, batches: int = 1
 ) -> tuple[float, tuple[float, float]]:
     """Speed-up and interval.
 
-    Time of a measured step that the model of today's settings does not explain shrinks with the rest in the speed-up
-    stated; the interval reaches from its staying as it is to its going entirely.
+    A little time of a measured step that the model of today's settings does not explain shrinks with the rest, a fifth
+    of it and more is something else and stays; the interval reaches from its staying to its going entirely. Where the
+    model is slower than the measured step, the speed-up lies between its own and the one from the measured step.
     """
     gain = before.speedup_to(after)
     low, high = model.speedup_interval(before, after)
@@ -404,6 +408,10 @@ def anchored(
         stays = per_batch / max(after.mean_ms + unexplained, after.mean_ms / 2)
         goes = per_batch / after.mean_ms
         low, high = low / gain * min(gain, stays, goes), high / gain * max(gain, stays, goes)
+        if unexplained < 0:
+            gain = math.sqrt(gain * goes)
+        elif unexplained > _FOREIGN * per_batch:
+            gain = stays
     return gain, (low, high)
 
 
