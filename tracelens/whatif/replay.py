@@ -211,6 +211,9 @@ class _Arrivals:
         return out
 
 
+_LIMITING = 0.08  # of the time: what a class must save to be the bottleneck (design section 5)
+
+
 def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = None) -> Floats:
     """Service time of each batch in ns, from the ends of the ``next`` calls that waited (design section 5).
 
@@ -218,7 +221,7 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
     its index sent. The others were complete before they were asked for; they are given the usual service time,
     or less where that would make them late. ``busy`` (share of time that a worker works, from a host log) gives the
     usual service time where nothing was waited for; without it, 0: the loader is not seen to limit anything.
-    Where waits show but no service does, the workers are taken to be busy all the time.
+    Where waits cost 8 % of the time but no service shows, the workers are taken to be busy all the time.
     """
     asked, there = graph.requests.asked, graph.requests.there
     count = asked.size
@@ -245,7 +248,7 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
         known = service[workers:][waited[workers:]]
         if known.size:
             usual = float(np.median(known))
-        elif waited.any() and not usual:
+        elif not usual and (there - asked)[waited].sum() >= _LIMITING * graph.recorded_ns:
             # waited for, but only while it is unknown when work had begun: an empty queue means busy workers,
             # busy with reading too, which ``busy`` does not count
             usual = workers * step
