@@ -385,6 +385,14 @@ def test_waits_among_the_first_batches_alone_show_busy_workers(busy: float | Non
     assert float(np.median(service)) == pytest.approx(8 * 40.5 / 9 * MS, rel=0.25)
 
 
+def test_one_early_wait_does_not_make_the_workers_busy() -> None:
+    """The first of nine batches is waited for, 5 % of the window: what else limits stays free to gain."""
+    asked = [10.0 * i for i in range(9)]
+    there = [4.5, *asked[1:]]
+    graph = fed(there, 6, consume=5 * MS, asked=asked)
+    assert not fit_service(graph, 6, 12).any()
+
+
 # --- for every graph --------------------------------------------------------------------------------------------------
 
 LENGTH = st.integers(0, 400).map(float)
