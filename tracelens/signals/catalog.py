@@ -19,6 +19,8 @@ from tracelens.signals.runsteps import corrected_shares, run_signals
 from tracelens.signals.signal import Signals, Value
 from tracelens.signals.transfer import transfer_signals
 
+_FEW_STALL = 0.55  # of the steps: where no more of them wait, it is not for the loader's mean rate
+
 
 def rank_signals(analysis: RankAnalysis) -> Signals:
     """Every signal of a rank, each with its unit and source or the reason why it is missing."""
@@ -150,6 +152,15 @@ def _workers(mode: Value | None, worker: float | None, out: Signals) -> None:
     # workers that neither compute nor wait for storage while every step waits for them wait to hand over
     busy_share, stalled = out.number("load.worker_busy"), out.number("load.stalled_share")
     idle = busy_share < 0.5 and stalled >= 0.6 if busy_share is not None and stalled is not None else None
+    behind = out.number("load.wait_behind_others")
+    few = stalled <= _FEW_STALL if stalled is not None else None
+    out.add(
+        "load.held_back",
+        few if behind is None else behind >= 0.5,
+        None,
+        "trace" if behind is None else "loader log",
+        "neither the loader log nor two steps show it",
+    )
     recorded = out.value("load.handover_share") is not None
     out.add(
         "load.handover_limited",

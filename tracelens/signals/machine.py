@@ -15,12 +15,15 @@ _NAMES = (
     "machine.system_cpu", "machine.iowait", "machine.main_cpu", "machine.worker_cpu", "machine.workers", "machine.affinity",
     "machine.quota_cores", "machine.throttled", "machine.main_threads", "machine.worker_threads", "machine.run_delay",
     "machine.dev_shm_used_share", "machine.memory_used_share", "machine.swap_used", "machine.psi_io", "machine.psi_memory",
-    "machine.worker_read_bytes_s", "load.worker_imbalance",
+    "machine.worker_read_bytes_s", "machine.foreign_cores", "load.worker_imbalance",
 )  # fmt: skip
 
 
 def machine_signals(analysis: RankAnalysis, out: Signals) -> None:
     """``machine.*`` from the host log; the core count from the settings where no log has it."""
+    whole = analysis.whole_host_log
+    if whole is not None:
+        out.add("machine.foreign_cores", foreign_cores(whole), "cores", "host log (whole run)")
     host_log_signals(analysis.host_log, analysis.settings.get("cpu_count"), analysis.rank, out)
 
 
@@ -107,6 +110,24 @@ def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
     share("machine.memory_used_share", _mean(1 - log.mem_available / log.mem_total), 1.0)
     out.add("machine.swap_used", _mean(log.swap_used), "bytes", LOG)
     out.add("machine.worker_read_bytes_s", _read_rate(mine), "bytes/s", LOG)
+    if out.value("machine.foreign_cores") is None:
+        out.add(
+            "machine.foreign_cores",
+            foreign_cores(log),
+            "cores",
+            LOG,
+            "not all of the job's processes were sampled",
+        )
+
+
+def foreign_cores(log: HostLog) -> float | None:
+    """Cores that processes outside the job kept busy, on average; None where no sample knows all of the job's own."""
+    processes = log.processes
+    count = np.bincount(processes.row, minlength=len(log))
+    known = np.bincount(processes.row, weights=np.isfinite(processes.cpu_percent), minlength=len(log))
+    own = np.bincount(processes.row, weights=np.nan_to_num(processes.cpu_percent), minlength=len(log))
+    rest = (log.system_cpu_percent * log.cpu_count - own) / 100
+    return _mean(np.maximum(rest[(count > 0) & (known == count)], 0.0))
 
 
 def _scaled(percent: float | None) -> float | None:

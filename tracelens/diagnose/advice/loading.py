@@ -12,6 +12,7 @@ import numpy as np
 from tracelens.diagnose.advice.case import WORTH, Case, Proposal
 from tracelens.errors import InputError
 from tracelens.model import Curve, Declined, Recommendation
+from tracelens.signals.deliveries import computing_beside
 from tracelens.signals.signal import Signals
 from tracelens.units import milliseconds, ratio
 from tracelens.whatif import loader_model as model
@@ -234,28 +235,24 @@ def _cores(signals: Signals) -> tuple[float, bool]:
 
 def _elsewhere(case: Case, cores: float, settings: LoaderSettings) -> float:
     """Threads of other processes that compete for the cores: from how long the fetches waited for one, else the host log."""
-    signals = case.signals
+    foreign = case.signals.number("machine.foreign_cores")
+    most = foreign if foreign is not None else math.inf
     log = case.analysis.run_log
     if log is not None:
-        known = np.isfinite(log.fetches.cpu_ms) & np.isfinite(log.fetches.run_delay_ms)
-        if known.sum() >= 3:
-            # a core that is busy all the time looks alike with one rival on it and with five; the waits do not
-            computing = 1.0
-            if settings.num_workers:
-                computing = max(1.0, settings.num_workers * (signals.number("load.worker_busy") or 1.0))
-                # the training competes with its own workers, which the model knows of
-                waiting = signals.number("phase.load") or 0.0
-                computing += (
-                    (signals.number("machine.main_cpu") or 0.0) if case.analysis.has_gpu else 1 - waiting
-                )
-            cpu, delay = log.fetches.cpu_ms[known].sum(), log.fetches.run_delay_ms[known].sum()
-            return busy_elsewhere(cores, float(cpu), float(delay), computing)
-    system, main = signals.number("machine.system_cpu"), signals.number("machine.main_cpu")
-    total = signals.number("machine.cores")
-    if system is None or main is None or total is None:
-        return 0.0
-    workers = (signals.number("machine.worker_cpu") or 0.0) * settings.num_workers
-    return float(np.clip(system * total - main - workers, 0.0, max(cores - 1, 0.0)))
+        made = log.fetches
+        # the first batch of each worker meets workers that still start
+        rows = (
+            np.isfinite(made.cpu_ms) & np.isfinite(made.run_delay_ms) & (made.batch >= settings.num_workers)
+        )
+        beside = computing_beside(log.deliveries, made, rows) if rows.sum() >= 3 else None
+        if beside is not None:
+            # a core that is busy all the time looks alike with one rival on it and with five; the waits do not. But a
+            # few waits do not show a rival at all times: no more than the samples saw
+            computing = max(1.0, beside)
+            delay = float(made.run_delay_ms[rows].sum())
+            found = busy_elsewhere(cores, float(made.cpu_ms[rows].sum()), delay, computing)
+            return found if most >= cores - computing else min(found, most)
+    return float(np.clip(most, 0.0, max(cores - 1, 0.0))) if foreign is not None else 0.0
 
 
 def _consumer(case: Case, consume: np.ndarray, batches: int) -> dict[str, Any]:
