@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tracelens.ingest.runlog import Deliveries, Fetches
-from tracelens.signals.deliveries import computing_beside, waits
+from tracelens.signals.deliveries import computing_beside, fetching_beside, waits
 
 MS = 1_000_000
 
@@ -79,3 +79,10 @@ def test_fetches_one_after_the_other_are_alone() -> None:
 
 def test_without_fetches_nothing_is_known() -> None:
     assert computing_beside(_deliveries((0, 0, 40)), _fetches((0, 5, 5, 0))) is None
+
+
+def test_batches_that_are_made_while_training_computes() -> None:
+    # training computes from 30 to 100; one batch is made in the first 10 of it, two in the last 20
+    fetches = _fetches((0, 0, 40, 0), (1, 80, 120, 0), (2, 80, 120, 0))
+    assert fetching_beside(_deliveries((0, 0, 30), (1, 100, 120)), fetches) == pytest.approx((10 + 40) / 70)
+    assert fetching_beside(_deliveries((0, 0, 30)), fetches) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,10 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """What one rank recorded beside its traces. ``settings`` are the training loader's effective arguments."""
+    """What one rank recorded beside its traces. ``settings`` are the training loader's effective arguments.
+
+    ``host``: what the recorder measured of the machine before the job began.
+    """
 
     steps: StepLog
     settings: Mapping[str, Any]
@@ -109,6 +112,7 @@ class RunLog:
     process: Mapping[str, Any]
     points: LoaderPoints | None
     deliveries: Deliveries
+    host: Mapping[str, Any] = field(default_factory=dict)
 
     def baseline_ms(self, window: int) -> float | None:
         """Median of the unprofiled steps right before a window."""

@@ -89,6 +89,17 @@ def computing_beside(
     return made / total + 1.0 - min(waited / total, 1.0)
 
 
+def fetching_beside(deliveries: Deliveries, fetches: Fetches) -> float | None:
+    """How many batches are being made on average while training computes, between two waits. None without either."""
+    if len(deliveries) < 2 or not len(fetches):
+        return None
+    # within one pass: between two of them workers start
+    same = np.diff(deliveries.epoch) == 0
+    begin, end = deliveries.t1[:-1][same], deliveries.t0[1:][same]
+    total = float((end - begin).sum())
+    return _overlap(fetches.t0, fetches.t1, begin, end) / total if total > 0 else None
+
+
 def _overlap(starts: Ints, ends: Ints, begin: Ints, end: Ints) -> float:
     """Time that the spans ``starts`` to ``ends`` share with each of ``begin`` to ``end``, summed over all pairs, ns."""
     opened = _elapsed(np.sort(starts), end) - _elapsed(np.sort(starts), begin)

@@ -10,12 +10,21 @@ from typing import Any
 import numpy as np
 
 from tracelens.diagnose.advice.case import WORTH, Case
-from tracelens.diagnose.advice.loader_machine import consumer, elsewhere, limits_of, threads, usable_cores
+from tracelens.diagnose.advice.loader_machine import (
+    consumer,
+    elsewhere,
+    hyper_threads,
+    limits_of,
+    threads,
+    usable_cores,
+    workers_beside,
+)
 from tracelens.diagnose.advice.loader_service import epoch_batches, observed_service
 from tracelens.errors import InputError
 from tracelens.whatif import loader_model as model
-from tracelens.whatif.loader_fit import fit_epoch_ms, fit_parallel
+from tracelens.whatif.loader_fit import Prior, collate_prior, fit_epoch_ms, fit_parallel
 from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Machine
+from tracelens.whatif.loader_observe import ObservedService
 
 
 @dataclass(frozen=True)
@@ -66,12 +75,13 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
     machine = Machine(
         cores=max(cores / local if known and ranks > 1 else cores, 1.0),
         busy_elsewhere=elsewhere(case, cores, settings),
+        **hyper_threads(case.signals),
     )
     batches = _batches(case)
     consume = case.consume_ms() / batches
     if not case.analysis.has_gpu:
-        # recorded beside others' load; the model adds that load again
-        consume = consume * float(machine.speed([float(threads(case))])[0])
+        # recorded beside others' load and the workers'; the model adds that load again
+        consume = consume * float(machine.speed([threads(case) + workers_beside(case)])[0])
     copied = case.signals.number("transfer.h2d_bytes")
     size = case.signals.number("load.batch_bytes") or (copied / batches if copied else None)
     service = float(np.mean(observed.cpu_ms + observed.wait_ms))
@@ -85,6 +95,7 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         wait_ms=float(np.mean(observed.wait_ms)),
         bytes_per_batch=size,
         in_worker=observed.in_worker,
+        prior=_handover(observed, size),
     ).costs(wanted)
     inputs = LoaderInputs(
         service_cpu_ms=observed.cpu_ms,
@@ -116,6 +127,13 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         dict(points or {}),
         batches,
     )
+
+
+def _handover(observed: ObservedService, size: float | None) -> Prior | None:
+    """What the workers' own collating says of handing batches over; None where it was not recorded."""
+    if not observed.in_worker or observed.collate_ms is None or not size:
+        return None
+    return collate_prior(observed.collate_ms, size)
 
 
 def _batches(case: Case) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from tracelens.diagnose.advice.case import Case
-from tracelens.signals.deliveries import computing_beside
+from tracelens.signals.deliveries import computing_beside, fetching_beside
 from tracelens.signals.signal import Signals
 from tracelens.whatif import loader_model as model
 from tracelens.whatif.loader_fit import busy_elsewhere
@@ -23,10 +22,9 @@ def usable_cores(signals: Signals) -> tuple[float, bool]:
 
 
 def elsewhere(case: Case, cores: float, settings: LoaderSettings) -> float:
-    """Threads of other processes that compete for the cores: from how long the fetches waited for one, at most as many
-    as the host's samples saw."""
+    """Always runnable threads of other processes: from how long the fetches waited for a core, and at most as many as
+    explain the cores that the host's samples saw others use."""
     foreign = case.signals.number("machine.foreign_cores")
-    most = foreign if foreign is not None else math.inf
     log = case.analysis.run_log
     if log is not None:
         made = log.fetches
@@ -36,13 +34,40 @@ def elsewhere(case: Case, cores: float, settings: LoaderSettings) -> float:
         )
         beside = computing_beside(log.deliveries, made, rows) if rows.sum() >= 3 else None
         if beside is not None:
-            # a core that is busy all the time looks alike with one rival on it and with five; the waits do not. But a
-            # few waits do not show a rival at all times: no more than the samples saw, unless they saw every core busy
             computing = max(1.0, beside)
             delay = float(made.run_delay_ms[rows].sum())
             found = busy_elsewhere(cores, float(made.cpu_ms[rows].sum()), delay, computing)
-            return found if most >= cores - computing else min(found, most)
-    return float(np.clip(most, 0.0, max(cores - 1, 0.0))) if foreign is not None else 0.0
+            return found if foreign is None else min(found, threads_of(foreign, cores, computing))
+    return float(np.clip(foreign, 0.0, max(cores - 1, 0.0))) if foreign is not None else 0.0
+
+
+def threads_of(used: float, cores: float, running: float) -> float:
+    """Always runnable threads that get ``used`` cores beside ``running`` others: as many, or under fair sharing of too
+    few cores those whose share it is."""
+    if used + running <= cores:
+        return used
+    return used * running / max(cores - used, 0.01 * cores)
+
+
+_SHARED = 0.9  # two CPUs that are faster than this together do not share a core
+
+
+def hyper_threads(signals: Signals) -> dict[str, Any]:
+    """``Machine``'s hyper-threads, where the recorder measured how fast two CPUs are together."""
+    pair = signals.number("machine.pair_speed")
+    if pair is None or pair >= _SHARED:
+        return {}
+    return {"threads_per_core": 2, "smt_yield": max(2 * pair - 1, 0.05)}
+
+
+def workers_beside(case: Case) -> float:
+    """How many workers compute on average while the training does; 0 where that was not recorded."""
+    log = case.analysis.run_log
+    if log is None or not (log.fetches.worker >= 0).any():
+        return 0.0
+    computing = case.signals.number("load.service_cpu_share")
+    running = min((computing or 1.0) + (case.signals.number("load.run_delay_share") or 0.0), 1.0)
+    return (fetching_beside(log.deliveries, log.fetches) or 0.0) * running
 
 
 def consumer(case: Case, consume: np.ndarray, batches: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.diagnose.advice.case import Case
+from tracelens.signals.deliveries import computing_beside
 from tracelens.whatif.loader_inputs import LoaderSettings
 from tracelens.whatif.loader_observe import ObservedService, service_with_workers, service_without_workers
 from tracelens.whatif.replay import fit_service
@@ -20,13 +21,14 @@ def observed_service(case: Case, settings: LoaderSettings) -> ObservedService | 
             if isinstance(window.get("t0"), int) and isinstance(window.get("t1"), int):
                 # the profiler also records the dataset's own operators
                 keep &= (made.t1 < window["t0"]) | (made.t0 > window["t1"])
-        made_cpu, waiting = np.where(np.isfinite(made.cpu_ms), made.cpu_ms, made.wall_ms), made.waiting_ms
-        if keep.sum() >= 3:
-            made_cpu, waiting = made_cpu[keep], waiting[keep]
+        rows = keep if keep.sum() >= 3 else np.ones(len(made), dtype=bool)
+        made_cpu = np.where(np.isfinite(made.cpu_ms), made.cpu_ms, made.wall_ms)[rows]
         in_worker = bool((made.worker >= 0).any())
-        busy = case.signals.number("load.worker_busy") or 1.0
-        running = max(1.0, settings.num_workers * busy) if in_worker else 1.0
-        return ObservedService(made_cpu, waiting, "measured", in_worker, running)
+        running = max(1.0, computing_beside(log.deliveries, made, rows) or 1.0) if in_worker else 1.0
+        collate, wall = made.collate_ms[rows], made.wall_ms[rows]
+        known = np.isfinite(collate) & (wall > 0)
+        spent = float((collate * made_cpu / np.maximum(wall, 1e-9))[known].mean()) if known.any() else None
+        return ObservedService(made_cpu, made.waiting_ms[rows], "measured", in_worker, running, spent)
     activity = case.analysis.activity
     rows = np.flatnonzero(activity.next_events & (activity.host.thread == activity.main_thread))
     low = (
