@@ -38,6 +38,7 @@ class Run:
     trace: Trace | None = None
     first_ms: float = 0.0
     cores: int = 8
+    threads: int = 1
     loader: Mapping[str, Any] = field(default_factory=dict)
     finished: bool = True
 
@@ -58,7 +59,7 @@ class Run:
         lines(folder / "events.jsonl", events)
         lines(rank / "process.jsonl", [{
             "ts": START, "pid": PID, "rank": 0, "world_size": 1, "python": "3.11", "torch": "2.8.0",
-            "cpu": {"count": self.cores, "affinity": self.cores, "quota": None}, "threads": {"intraop": 1},
+            "cpu": {"count": self.cores, "affinity": self.cores, "quota": None}, "threads": {"intraop": self.threads},
             "dev_shm_bytes": 1 << 33,
         }])  # fmt: skip
         self._logs(rank)

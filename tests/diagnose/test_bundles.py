@@ -144,6 +144,21 @@ def test_stalls_that_only_the_step_log_shows(tmp_path: Path) -> None:
     assert stall.saving_ms_per_step is None or stall.saving_ms_per_step <= 8 * 60 / 70 + 0.2
 
 
+@pytest.mark.parametrize(
+    ("threads", "cause", "advised"),
+    [(16, "load.oversubscribed_threads", "num_threads"), (8, "host.cpu_compute", None)],
+)
+def test_operators_with_more_threads_than_cores(
+    threads: int, cause: str, advised: str | None, tmp_path: Path
+) -> None:
+    trace = cpu_trace(load_us=200)
+    run = Run(steps=40, step_ms=10, wait_ms=0.2, workers=2, window=WINDOW, trace=trace, threads=threads)
+    result = result_of(run, tmp_path)
+    assert (result.verdict.bottleneck, result.verdict.cause) == ("cpu", cause)
+    found = [(r.parameter, r.current, r.suggested) for r in result.recommendations]
+    assert found == ([(advised, 16, 8)] if advised else [])
+
+
 def test_a_cpu_job_has_no_healthy_gpu(tmp_path: Path) -> None:
     run = Run(steps=40, step_ms=10, wait_ms=0.5, workers=2, window=WINDOW, trace=cpu_trace(load_us=500))
     result = result_of(run, tmp_path)

@@ -22,6 +22,7 @@ NAMES: Mapping[str, str] = {
 }  # fmt: skip
 BOUND_CEILING = 0.8
 _CLOSE = 0.7
+_OPERATORS = ("host.cpu_compute", "load.oversubscribed_threads")  # where operators on the CPU are the limit
 _OPINION = 0.5  # below, the reference model is right too seldom to count
 _DISPATCH = ("host.dispatch_ms", "host.optimizer_ms")
 _DOUBTS = {
@@ -50,7 +51,7 @@ def bottleneck(
     work = _largest(whatifs, WORK)
     if work is not None:
         return work, None
-    if signals.value("quality.cpu_only") and _fired(evaluations, "host.cpu_compute"):
+    if signals.value("quality.cpu_only") and any(_fired(evaluations, rule) for rule in _OPERATORS):
         return "cpu", None
     few = (signals.number("steps.steady") or 0) < 3
     if few and (signals.number("phase.compute") or 0.0) >= BUSY:

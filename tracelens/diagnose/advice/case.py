@@ -71,11 +71,11 @@ class Case:
 
     @property
     def fired_load_rule(self) -> str | None:
-        """The loading rule that saves most, of those that may be a cause."""
+        """The loading rule that saves most, of those that may be a cause; one that saves nothing of loading is none."""
         fired = [
             e
             for e in self.evaluations.values()
-            if e.outcome == "fired" and e.rule.id.startswith("load.") and e.rule.may_be_cause
+            if e.outcome == "fired" and e.rule.id.startswith("load.") and e.rule.may_be_cause and e.saving_ms
         ]
         return max(fired, key=lambda e: e.saving_ms or 0.0).rule.id if fired else None
 
