@@ -25,19 +25,13 @@ class ProcFiles:
         self._statm = _open("/proc/self/statm")
 
     def read(self) -> Dict[str, Optional[float]]:
-        """Run delay and block-I/O wait (ms), bytes read from storage, all since the start."""
+        """Run delay and block-I/O wait (ms), and what ``_reads`` says, all since the start."""
         delay = _text(self._delay)
-        io = _text(self._io)
         stat = _text(self._stat)
-        read_bytes = None
-        if io is not None:
-            for line in io.splitlines():
-                if line.startswith(b"read_bytes:"):
-                    read_bytes = float(line.split()[1])
         return {
             "run_delay_ms": None if delay is None else int(delay.split()[1]) / 1e6,
             "io_wait_ms": None if stat is None else int(stat.rsplit(b")", 1)[1].split()[39]) * _TICK_MS,
-            "read_bytes": read_bytes,
+            **_reads(_text(self._io)),
         }
 
     def rss(self) -> Optional[int]:
@@ -47,26 +41,31 @@ class ProcFiles:
 
 
 class DelayFile:
-    """How long this thread waited for a core: of the training thread, where it makes batches itself."""
+    """How long this thread waited for a core, and what it read: of the training thread, where it makes batches itself."""
 
     def __init__(self) -> None:
         self._delay = _open("/proc/thread-self/schedstat")
+        self._io = _open("/proc/thread-self/io")
         self.owner = (os.getpid(), threading.get_native_id())
 
     def read(self) -> Dict[str, Optional[float]]:
-        """Run delay since the start of the thread, ms."""
+        """Run delay (ms) and what ``_reads`` says, since the start of the thread."""
         delay = _text(self._delay)
-        return {"run_delay_ms": None if delay is None else int(delay.split()[1]) / 1e6}
+        return {
+            "run_delay_ms": None if delay is None else int(delay.split()[1]) / 1e6,
+            **_reads(_text(self._io)),
+        }
 
     def rss(self) -> Optional[int]:
         """Not asked for here: the step log has it."""
         return None
 
     def close(self) -> None:
-        """Let the file go."""
-        if self._delay is not None:
-            os.close(self._delay)
-            self._delay = None
+        """Let the files go."""
+        for fd in (self._delay, self._io):
+            if fd is not None:
+                os.close(fd)
+        self._delay = self._io = None
 
 
 _delay_file: Optional[DelayFile] = None
@@ -96,6 +95,16 @@ def _text(fd: Optional[int]) -> Optional[bytes]:
         return os.pread(fd, 4096, 0)
     except OSError:
         return None
+
+
+def _reads(io: Optional[bytes]) -> Dict[str, Optional[float]]:
+    """Of /proc/<pid>/io: bytes from storage (``read_bytes``), bytes and calls of read (``rchar``, ``syscr``)."""
+    found: Dict[str, Optional[float]] = dict.fromkeys(("rchar", "syscr", "read_bytes"))
+    for line in (io or b"").splitlines():
+        name, _, value = line.partition(b":")
+        if name in (b"rchar", b"syscr", b"read_bytes"):
+            found[name.decode()] = float(value)
+    return found
 
 
 def _has_delay_accounting() -> bool:
