@@ -83,7 +83,7 @@ def _extras(out: Trace, early: float, end: float, late: float) -> None:
     out.op("aten::item", end + 14, end + 50)
     out.call("cudaDeviceSynchronize", end + 100, end + 160)
     out.copy(end + 200, end + 900, 9_000_000, kind="DtoH (Device -> Pinned)")
-    for number, elements in enumerate((2, 4_000_000, 4_000_000)):
+    for number, elements in enumerate((2, 2_000_000, 4_000_000)):
         out.correlation += 1
         at = end + 950 + 500 * number
         out.call("cudaLaunchKernel", at - 20, at - 16, MAIN, out.correlation)
@@ -91,7 +91,7 @@ def _extras(out: Trace, early: float, end: float, late: float) -> None:
             "Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements, "Group size": 2,
             "dtype": "Float",
         }  # fmt: skip
-        out.kernel(ALL_REDUCE, at + late, at + 450, out.correlation, **told)
+        out.kernel(ALL_REDUCE, at + late, at + 300 + elements / 40_000, out.correlation, **told)
 
 
 def _workers(folder: Path) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tracekit import ALL_REDUCE, GEMM, V100, Loop, Trace
 from tracelens.signals.analysis import RankAnalysis
-from tracelens.signals.collectives import collective_signals, unevenness
+from tracelens.signals.collectives import collective_signals, shared_rate, unevenness
 from tracelens.signals.signal import Signals
 
 
@@ -57,16 +57,30 @@ def test_tiny_ones_are_counted_apart(tmp_path: Path) -> None:
     ("kind", "ranks", "factor"),
     [("allreduce", 2, 1.0), ("allreduce", 8, 1.75), ("_allgather_base", 8, 0.875)],
 )
-def test_bus_bandwidth(kind: str, ranks: int, factor: float, tmp_path: Path) -> None:
-    """20 MB in 2 ms are 10 GB/s, times what each link carries of it."""
-    out = signals_of(with_collectives((2000, told(10_000_000, kind, ranks, "Half"))), tmp_path)
+@pytest.mark.parametrize("waiting", [0.0, 700.0])
+def test_bus_bandwidth(kind: str, ranks: int, factor: float, waiting: float, tmp_path: Path) -> None:
+    """10 and 20 MB in 1 and 2 ms are 10 GB/s, times what each link carries of it, however long both wait for a rank."""
+    small, large = told(5_000_000, kind, ranks, "Half"), told(10_000_000, kind, ranks, "Half")
+    out = signals_of(with_collectives((1000 + waiting, small), (2000 + waiting, large)), tmp_path)
     assert out.number("communication.bus_gb_s") == pytest.approx(10 * factor)
 
 
-def test_a_collective_that_waits_does_not_count_as_slow(tmp_path: Path) -> None:
-    slow, quick = (3000.0, told(5_000_000)), (1000.0, told(5_000_000))
-    out = signals_of(with_collectives(slow, quick), tmp_path)
-    assert out.number("communication.bus_gb_s") == pytest.approx(20)
+def test_one_size_cannot_tell_waiting_from_moving(tmp_path: Path) -> None:
+    out = signals_of(with_collectives((3000.0, told(5_000_000)), (1000.0, told(5_000_000))), tmp_path)
+    assert out["communication.bus_gb_s"].value is None
+
+
+def test_all_ranks_tell_it_by_the_last_one(tmp_path: Path) -> None:
+    """20 MB take 2 ms on the rank that comes last, whichever that is, and longer on the other."""
+    sides = []
+    for number, length in enumerate((2000.0, 9000.0)):
+        (tmp_path / str(number)).mkdir()
+        sides.append(RankAnalysis(with_collectives((length, told(5_000_000))).tables(tmp_path / str(number))))
+    assert shared_rate(sides) == pytest.approx(10)
+    assert shared_rate(sides[:1]) is None
+    (tmp_path / "2").mkdir()
+    other = RankAnalysis(with_collectives((2000.0, told(9_000_000))).tables(tmp_path / "2"))
+    assert shared_rate([sides[0], other]) is None
 
 
 def test_what_the_kernels_do_not_say_is_unknown(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from tracelens.model import (
 from tracelens.signals import details
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.catalog import rank_signals
-from tracelens.signals.collectives import unevenness
+from tracelens.signals.collectives import shared_rate, unevenness
 from tracelens.signals.communication import straggler
 from tracelens.signals.regimes import find_regimes, regime_signals, run_regimes, with_regimes
 from tracelens.signals.runsteps import corrected_shares
@@ -105,7 +105,8 @@ def judge(
     """Signals, what-ifs, rules and class of one rank; ``extra`` are signals that need other ranks."""
     signals = rank_signals(analysis)
     for name, value in (extra or {}).items():
-        unit = "ms" if name.endswith("_ms") else "share" if name.endswith("_share") else None
+        endings = {"_ms": "ms", "_share": "share", "_gb_s": "GB/s"}
+        unit = next((unit for ending, unit in endings.items() if name.endswith(ending)), None)
         signals.add(name, value, unit, "all ranks")
     exposed: dict[str, float] = {}
     whatifs, replayed = what_ifs(analysis, _workers_busy(signals))
@@ -147,6 +148,9 @@ def judge_ranks(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> lis
             "communication.late_rank": number if number is not None else index,
             "communication.waiting_ms": max(waiting, 0.0),
         }
+    rate = shared_rate(ranks)
+    if rate is not None:
+        extra["communication.bus_gb_s"] = rate
     uneven = unevenness(ranks)
     if uneven is not None:
         extra |= {"communication.uneven_ms": uneven[0], "communication.late_share": uneven[1]}

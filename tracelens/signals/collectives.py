@@ -14,6 +14,7 @@ from tracelens.trace.tables import Collective, Device
 TRACE = "trace"
 _TINY = 64 * 1024  # bytes: below, a collective costs its latency and no bandwidth
 _LARGE = 4_000_000  # bytes: above, its latency no longer counts
+_APART = 1.5  # largest over smallest message, from which the difference of their times tells a rate
 _NAMES = (
     "communication.tiny_count",
     "communication.tiny_ms",
@@ -48,7 +49,11 @@ def collective_signals(analysis: RankAnalysis, out: Signals) -> None:
         out.add("communication.tiny_ms", analysis.per_step_ms(exposed.total), "ms", TRACE)
         rate = _bus_rate(found, (device.end - device.start)[mine].astype(float))
         out.add(
-            "communication.bus_gb_s", rate, "GB/s", TRACE, "fewer than three large collectives between ranks"
+            "communication.bus_gb_s",
+            rate,
+            "GB/s",
+            TRACE,
+            "large collectives of one size alone: nobody can tell waiting from moving",
         )
     world, listed = analysis.tables.world_size, analysis.tables.metadata.get("deviceProperties")
     gpus = len(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else None
@@ -61,16 +66,42 @@ def collective_signals(analysis: RankAnalysis, out: Signals) -> None:
     out.missing("the trace does not say how large collectives are", *_NAMES)
 
 
+def _crossing_bytes(one: Collective | None) -> float:
+    """Bytes that each link carries for it, NaN where it is small, unknown, or of another kind."""
+    if one is None or one.ranks < 2 or one.bytes < _LARGE or one.kind not in _CROSSINGS:
+        return float("nan")
+    return one.bytes * _CROSSINGS[one.kind] * (one.ranks - 1) / one.ranks
+
+
 def _bus_rate(found: Sequence[Collective | None], spent: np.ndarray) -> float | None:
-    """GB/s of the fastest quarter of large collectives: the others may have waited for a rank."""
-    rates = []
-    for one, length in zip(found, spent.tolist(), strict=True):
-        if one is None or one.ranks < 2 or one.bytes < _LARGE or length <= 0:
-            continue
-        crossings = _CROSSINGS.get(one.kind)
-        if crossings is not None:
-            rates.append(one.bytes * crossings * (one.ranks - 1) / one.ranks / length)
-    return float(np.percentile(rates, 75)) if len(rates) >= 3 else None
+    """GB/s by which large collectives take longer the more they carry: what each waits for a late rank falls out."""
+    carried = np.array([_crossing_bytes(one) for one in found])
+    known = np.isfinite(carried) & (spent > 0)
+    sizes = np.unique(carried[known])
+    if sizes.size < 2 or sizes[-1] < _APART * sizes[0]:
+        return None
+    fastest = [float(spent[known & (carried == size)].min()) for size in sizes.tolist()]
+    slope = float(np.polyfit(sizes, fastest, 1)[0])
+    return 1 / slope if slope > 0 else None
+
+
+def shared_rate(ranks: Sequence[RankAnalysis]) -> float | None:
+    """GB/s of large collectives, each timed on the rank that came last and so did not wait; None where the ranks' collectives
+    cannot be laid beside each other."""
+    columns = []
+    for rank in ranks:
+        device = rank.activity.device
+        mine = np.flatnonzero((device.kind == Device.COMMUNICATION) & rank.in_window)
+        carried = np.array(
+            [_crossing_bytes(rank.tables.collectives.get(int(corr))) for corr in device.corr[mine]]
+        )
+        large = np.isfinite(carried)
+        columns.append((carried[large], (device.end - device.start)[mine][large].astype(float)))
+    if len(columns) < 2 or any(not np.array_equal(sizes, columns[0][0]) for sizes, _ in columns):
+        return None
+    spent = np.min([lengths for _, lengths in columns], axis=0)
+    known = spent > 0
+    return float(np.median(columns[0][0][known] / spent[known])) if known.sum() >= 3 else None
 
 
 def unevenness(ranks: Sequence[RankAnalysis]) -> tuple[float, float] | None:
