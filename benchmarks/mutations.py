@@ -23,7 +23,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tracelens.diagnose import engine
-from tracelens.diagnose.advice import loading
+from tracelens.diagnose.advice import loader_case
 from tracelens.diagnose.analyse import analyse
 from tracelens.ingest.discover import discover
 from tracelens.signals import analysis
@@ -114,7 +114,7 @@ def no_suppression() -> Any:
 
 def halved_service() -> Any:
     """A batch takes half as long to make."""
-    true = loading._service
+    true = loader_case.observed_service
 
     def service(*args: Any) -> Any:
         found = true(*args)
@@ -124,7 +124,7 @@ def halved_service() -> Any:
             else dataclasses.replace(found, cpu_ms=found.cpu_ms / 2, wait_ms=found.wait_ms / 2)
         )
 
-    return mock.patch.object(loading, "_service", service)
+    return mock.patch.object(loader_case, "observed_service", service)
 
 
 MUTATIONS: dict[str, Callable[[], Any]] = {

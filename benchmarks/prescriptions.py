@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tracelens.diagnose.analyse import analyse
 from tracelens.ingest.discover import discover
+from tracelens.model import Recommendation
 
 WORTH = 1.02
 REACHED = 0.95
@@ -47,10 +48,33 @@ class Chosen:
     best: float
     smallest_good: float
     fits: bool = True
+    family: str = ""
 
     @property
     def value(self) -> float:
         return self.current if self.suggested is None else self.suggested
+
+    @property
+    def gains(self) -> bool:
+        """Whether the advised value truly gains, so that a number is due."""
+        return self.suggested is not None and self.true > WORTH
+
+    def misses(self) -> list[str]:
+        """What is wrong with the advice, by kind; empty where nothing is."""
+        found = []
+        if self.suggested is not None and self.best <= WORTH:
+            found.append("unneeded")
+        elif self.suggested is None and self.best > WORTH:
+            found.append("missed")
+        elif self.true < REACHED * self.best:
+            found.append("value")
+        if self.best > WORTH and self.value >= 2 * max(self.smallest_good, 1):
+            found.append("large")
+        if self.gains and self.promised is None:
+            found.append("null")
+        elif self.gains and self.promised is not None and abs(self.promised / self.true - 1) > CLOSE:
+            found.append("high" if self.promised > self.true else "low")
+        return found
 
 
 def speedups(settings: Mapping[str, Any]) -> dict[float, float]:
@@ -67,7 +91,14 @@ def at(known: Mapping[float, float], value: float) -> float:
 def judge(where: Path) -> dict[str, Chosen]:
     """Parameter -> what was advised of one run."""
     truth = json.loads((where / "truth.json").read_text("utf-8"))
-    advised = {one.parameter: one for one in analyse(discover([where])).recommendations}
+    return compared(where.name, truth, analyse(discover([where])).recommendations)
+
+
+def compared(
+    name: str, truth: Mapping[str, Any], recommendations: Sequence[Recommendation]
+) -> dict[str, Chosen]:
+    """Parameter -> what was advised beside the truth."""
+    advised = {one.parameter: one for one in recommendations}
     found = {}
     for parameter in ("num_workers", "batch_size"):
         settings = truth["settings"].get(parameter)
@@ -85,8 +116,9 @@ def judge(where: Path) -> dict[str, Chosen]:
             memory = truth["memory"]
             fits = memory["fixed_bytes"] + memory["per_sample_bytes"] * suggested <= memory["capacity_bytes"]
         found[parameter] = Chosen(
-            where.name, current, suggested, one.predicted_speedup if one else None, one.interval if one else None,
+            name, current, suggested, one.predicted_speedup if one else None, one.interval if one else None,
             1.0 if suggested is None else at(known, suggested), best, min(good), fits,
+            str(truth["family"]),
         )  # fmt: skip
     return found
 
@@ -120,10 +152,39 @@ def print_workers(rows: Sequence[Chosen], misses: int) -> None:
     wrong = sum(r.promised is not None and r.promised > 1 > r.true for r in rows)
     print(f"truth inside the stated interval: {share(inside, len(numbered))}; promised a gain, lost: {wrong}")
     for r in sorted(rows, key=lambda r: r.true / r.best)[:misses]:
-        print(
-            f"  {r.name}: {r.current:g} -> {r.value:g} gives {r.true:.2f}x (promised {r.promised}),"
-            f" best {r.best:.2f}x at {r.smallest_good:g}"
-        )
+        print(f"  {described(r)}")
+
+
+def described(r: Chosen) -> str:
+    """One line: what was advised, what it gives, what was promised, what would have been best."""
+    bounds = "" if r.interval is None else f" in {r.interval[0]}..{r.interval[1]}"
+    return (
+        f"{r.name}: {r.current:g} -> {r.value:g} gives {r.true:.2f}x (promised {r.promised}{bounds}),"
+        f" best {r.best:.2f}x at {r.smallest_good:g}"
+    )
+
+
+KINDS = ("missed", "value", "large", "unneeded", "null", "high", "low")
+
+
+def print_misses(rows: Sequence[Chosen], listed: bool) -> None:
+    """Family against kind of miss; ``listed``: each miss too."""
+    families = sorted({r.family for r in rows})
+    print(f"  {'misses':32s}{'runs':>6s}{'due':>5s}" + "".join(f"{kind:>10s}" for kind in KINDS))
+    total = [0] * len(KINDS)
+    for family in families:
+        mine = [r for r in rows if r.family == family]
+        counts = [sum(kind in r.misses() for r in mine) for kind in KINDS]
+        total = [a + b for a, b in zip(total, counts, strict=True)]
+        if any(counts):
+            due = sum(r.gains for r in mine)
+            print(f"  {family:32s}{len(mine):6d}{due:5d}" + "".join(f"{n or '':>10}" for n in counts))
+    print(
+        f"  {'':32s}{len(rows):6d}{sum(r.gains for r in rows):5d}" + "".join(f"{n or '':>10}" for n in total)
+    )
+    if listed:
+        for r in sorted((r for r in rows if r.misses()), key=lambda r: r.name):
+            print(f"  {'+'.join(r.misses()):14s} {described(r)}")
 
 
 def print_batches(rows: Sequence[Chosen]) -> None:
@@ -143,6 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--misses", type=int, default=10, help="how many of the worst choices to print")
+    parser.add_argument("--by-family", action="store_true", help="count the misses by family and kind")
+    parser.add_argument("--list", action="store_true", help="and print each of them")
     options = parser.parse_args(arguments)
     if options.runs is None:
         from benchmarks.simulator.__main__ import main as simulator
@@ -150,17 +213,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as scratch:
             with contextlib.redirect_stdout(sys.stderr):
                 simulator(["generate-all", "--n", "40", "--out", scratch])
-            return main([scratch, "--jobs", str(options.jobs), "--misses", str(options.misses)])
+            options.runs = Path(scratch)
+            return report(options)
+    return report(options)
+
+
+def report(options: argparse.Namespace) -> int:
+    """Judges the runs below ``options.runs`` and prints."""
     work = sorted(path.parent for path in options.runs.glob("*/truth.json"))
     if not work:
         print(f"{options.runs} holds no run with a truth.json", file=sys.stderr)
         return 2
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        judged = pool.map(judge, work, chunksize=4)
+    if options.jobs > 1:
+        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+            judged = pool.map(judge, work, chunksize=4)
+    else:
+        judged = [judge(where) for where in work]
     print(f"num_workers, {len(judged)} runs")
-    print_workers([row["num_workers"] for row in judged if "num_workers" in row], options.misses)
+    workers = [row["num_workers"] for row in judged if "num_workers" in row]
+    print_workers(workers, options.misses)
+    if options.by_family or options.list:
+        print_misses(workers, options.list)
     print("\nbatch_size")
-    print_batches([row["batch_size"] for row in judged if "batch_size" in row])
+    batches = [row["batch_size"] for row in judged if "batch_size" in row]
+    print_batches(batches)
+    if options.by_family or options.list:
+        print_misses([r for r in batches if r.suggested is not None], options.list)
     return 0
 
 

@@ -78,9 +78,16 @@ def test_repeats_that_disagree_widen_the_interval_beyond_that_of_their_steps() -
     _, narrow, _ = speedup(calm, calm)
     _, wide, _ = speedup(wild, calm)
     assert narrow[1] / narrow[0] == pytest.approx(1.0)
-    # Student's t with two degrees of freedom on the logarithms of 8, 10 and 12
-    spread = 2.92 * float(np.std(np.log([8, 10, 12]), ddof=1)) / math.sqrt(3)
+    # Student's t with the four degrees of freedom of both sides on the logarithms of 8, 10 and 12
+    spread = 2.13 * math.sqrt(float(np.var(np.log([8, 10, 12]), ddof=1)) / 2 * 2 / 3)
     assert math.log(wide[1] / wide[0]) == pytest.approx(2 * spread, rel=1e-6)
+
+
+def test_one_repeat_beside_three_takes_their_spread() -> None:
+    wild = [sample(*[8.0] * 20), sample(*[10.0] * 20), sample(*[12.0] * 20)]
+    _, (low, high), _ = speedup(wild, [sample(*[10.0] * 20)])
+    spread = 2.92 * float(np.std(np.log([8, 10, 12]), ddof=1)) * math.sqrt(1 / 3 + 1)
+    assert math.log(high / low) == pytest.approx(2 * spread, rel=1e-6)
 
 
 def test_throughput_needs_the_batch_size() -> None:

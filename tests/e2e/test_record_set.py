@@ -122,3 +122,23 @@ def test_a_setting_that_makes_no_sense_is_bad_usage(text: str, message: str, tmp
     assert message in recorded.stderr
     assert len(recorded.stderr.splitlines()) == 1
     assert not recorded.path.exists()
+
+
+def test_threads_stay_whatever_the_script_sets_later(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "torch.set_num_threads(2)\n"
+        "loader = DataLoader(TensorDataset(torch.rand(32, 4)), batch_size=4, num_workers=1)\n"
+        "for _ in range(2):\n"
+        "    for (x,) in loader:\n"
+        "        x.sum()\n"
+        "print('threads', torch.get_num_threads())\n",
+        "utf-8",
+    )
+    recorded = record(tmp_path, PYTHON, str(script), set=["num_threads=1"], env={"OMP_NUM_THREADS": "2"})
+    assert recorded.code == 0, recorded.stderr
+    assert "threads 1" in recorded.stdout
+    event = settings(recorded, "num_threads", None)
+    assert (event["after"], event["applied"]) == (1, True)

@@ -68,8 +68,7 @@ ZOO: tuple[Job, ...] = (
     Job("in_memory_workers", ("load.collate_ipc", "load.too_many_workers"), _workers(0), steps=160, sweep=_workers(0, 1, 2)),
     Job("narrow_affinity", ("load.affinity",), switch="--all-cores"),
     Job(
-        "oversubscribed", ("load.oversubscribed_threads", "host.cpu_compute"), ("num_threads=2",),
-        env=(("OMP_NUM_THREADS", "16"),),
+        "oversubscribed", ("load.oversubscribed_threads",), ("num_threads=2",),
         sweep=("num_threads=1", "num_threads=2", "num_threads=4", "num_threads=16"),
     ),
     Job("shallow_prefetch", ("load.shallow_prefetch",), ("prefetch_factor=8",), steps=160),

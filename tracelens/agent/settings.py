@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import multiprocessing
 from typing import Any, Dict, List, NoReturn, Optional, Set, Tuple
 
 from .config import Setting
@@ -40,7 +41,21 @@ class Settings:
                 before = torch.get_num_threads()
                 torch.set_num_threads(setting.value)
                 after = torch.get_num_threads()
+                self._hold_threads(torch)
                 self._agent.on_activate.append(functools.partial(self._threads_event, setting, before, after))
+
+    @staticmethod
+    def _hold_threads(torch: Any) -> None:
+        """What the command line set stays, whatever the script asks for later. Workers and ranks that multiprocessing
+        started set their own: torch gives each worker one thread."""
+        original = torch.set_num_threads
+
+        @functools.wraps(original)
+        def set_num_threads(number: int) -> None:
+            if multiprocessing.parent_process() is not None:
+                original(number)
+
+        torch.set_num_threads = set_num_threads
 
     def _threads_event(self, setting: Setting, before: int, after: int) -> None:
         now = self._agent.torch.get_num_threads()

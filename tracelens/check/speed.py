@@ -17,7 +17,6 @@ from tracelens.whatif.stats import bootstrap_mean, bootstrap_ratio
 LEVEL = 0.9
 LEAST = 3  # steps
 UNPROFILED, PROFILED = "unprofiled steps", "profiled steps"
-_ENOUGH = 10  # undisturbed steps that are worth dropping others for
 _Z90 = 1.645
 # quantiles of Student's t at 95 %, by degrees of freedom: the spread between a few runs is itself uncertain
 _T95 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81)
@@ -53,16 +52,6 @@ def logged_sample(bundle: Bundle) -> Sample | None:
 def _undisturbed(log: RunLog) -> Sample | None:
     steps = log.steps
     keep = np.asarray(steps.plain, dtype=bool)
-    # a window stops the training but not the workers, which fill the queue meanwhile: the steps that live on
-    # that are faster than the loader is
-    workers, ahead = log.settings.get("num_workers"), log.settings.get("prefetch_factor")
-    held = (workers or 0) * (ahead or 2) if isinstance(workers, int) else 0
-    if held:
-        calm = keep.copy()
-        for last in np.flatnonzero((steps.window[:-1] >= 0) & (steps.window[1:] < 0)):
-            calm[last + 1 : last + 2 + held] = False
-        if calm.sum() >= _ENOUGH:
-            keep = calm
     if keep.sum() < LEAST:
         return None
     samples = steps.samples[keep]
@@ -83,8 +72,9 @@ def throughput(samples: Sequence[Sample]) -> tuple[float, tuple[float, float]] |
     """Samples/s over the runs and its interval; None where the batch size is unknown."""
     if not samples or any(one.samples is None for one in samples):
         return None
-    log, error = _log_cost(samples, per_sample=True)
-    rate = 1000.0 / math.exp(log)
+    logs, inside = _costs(samples, per_sample=True)
+    error = max(inside, _between(logs))
+    rate = 1000.0 / math.exp(float(np.mean(logs)))
     return rate, (rate * math.exp(-error), rate * math.exp(error))
 
 
@@ -97,23 +87,31 @@ def speedup(before: Sequence[Sample], after: Sequence[Sample]) -> tuple[float, t
     if len(before) == len(after) == 1:
         ratio, low, high = bootstrap_ratio(before[0].cost(per_sample), after[0].cost(per_sample), LEVEL)
         return ratio, (low, high), per_sample
-    first, first_error = _log_cost(before, per_sample)
-    second, second_error = _log_cost(after, per_sample)
-    ratio, margin = math.exp(first - second), math.exp(math.hypot(first_error, second_error))
+    (first, first_inside), (second, second_inside) = _costs(before, per_sample), _costs(after, per_sample)
+    ratio = math.exp(float(np.mean(first) - np.mean(second)))
+    margin = math.exp(max(math.hypot(first_inside, second_inside), _between(first, second)))
     return ratio, (ratio / margin, ratio * margin), per_sample
 
 
-def _log_cost(samples: Sequence[Sample], per_sample: bool) -> tuple[float, float]:
-    """Logarithm of the mean cost over runs, and half the width of its 90 % interval."""
+def _costs(samples: Sequence[Sample], per_sample: bool) -> tuple[Floats, float]:
+    """Logarithm of each run's mean cost, and half the width of their mean's 90 % interval as their steps have it."""
     logs, within = [], []
     for one in samples:
         mean, low, high = bootstrap_mean(one.cost(per_sample), LEVEL)
         logs.append(math.log(mean))
         within.append(max(math.log(high / mean), math.log(mean / low)))
-    count = len(logs)
-    inside = math.sqrt(sum(width**2 for width in within)) / count
-    if count == 1:
-        return logs[0], inside
-    quantile = _T95[count - 2] if count - 2 < len(_T95) else _Z90
-    between = quantile * float(np.std(logs, ddof=1)) / math.sqrt(count)
-    return float(np.mean(logs)), max(inside, between)
+    return np.array(logs), math.sqrt(sum(width**2 for width in within)) / len(logs)
+
+
+def _between(*sides: Floats) -> float:
+    """Half the width of the 90 % interval that the spread between repeats gives to the difference of means.
+
+    The sides are runs of one job on one machine: their spread is pooled (Student's t with pooled variance), since two
+    repeats alone know next to nothing of it.
+    """
+    freedom = sum(side.size - 1 for side in sides)
+    if freedom < 1:
+        return 0.0
+    pooled = sum(float(((side - side.mean()) ** 2).sum()) for side in sides) / freedom
+    quantile = _T95[freedom - 1] if freedom <= len(_T95) else _Z90
+    return quantile * math.sqrt(pooled * sum(1 / side.size for side in sides))

@@ -74,9 +74,9 @@ def evaluate(rule: Rule, signals: Signals, whatifs: WhatIfs) -> Evaluation:
 
 
 def _steps(rule: Rule, signals: Signals) -> float:
-    """Steps behind a rule's evidence: those of the step log where all of it comes from there, else the trace's steady ones."""
+    """Steps behind a rule's evidence: those of the logs where all of it comes from there, else the trace's steady ones."""
     sources = [signals[name].source or "" for name in rule.requires]
-    logged = bool(sources) and all(source.startswith("step log") for source in sources)
+    logged = bool(sources) and all(source.startswith(("step log", "loader log")) for source in sources)
     return signals.number("steps.count" if logged else "steps.steady") or 0
 
 

@@ -22,8 +22,8 @@ Ints = NDArray[np.int64]
 class StepLog:
     """Steps of the whole run. ``window`` -1: not profiled. Times Unix ns, NaN or -1 where unknown.
 
-    ``plain``: steps that are neither profiled, nor right after a window, nor start-up: they say how fast the job is.
-    ``gc_ms``: pauses of Python's garbage collector in the step.
+    ``plain``: steps that are neither profiled, nor start-up, nor right after a window, nor live on the batches that
+    workers made during one: they say how fast the job is. ``gc_ms``: pauses of Python's garbage collector in the step.
     """
 
     step: Ints
@@ -87,10 +87,28 @@ class Fetches:
 
 
 @dataclass(frozen=True, slots=True)
+class Deliveries:
+    """Batches as training got them, in order: ``t0`` to ``t1`` is the ``next`` that gave each; Unix ns, -1 where unknown."""
+
+    batch: Ints
+    epoch: Ints
+    t0: Ints
+    t1: Ints
+
+    def __len__(self) -> int:
+        return int(self.batch.size)
+
+    def take(self, rows: NDArray[np.bool_]) -> Deliveries:
+        """The chosen rows."""
+        return Deliveries(self.batch[rows], self.epoch[rows], self.t0[rows], self.t1[rows])
+
+
+@dataclass(frozen=True, slots=True)
 class RunLog:
     """What one rank recorded beside its traces. ``settings`` are the training loader's effective arguments.
 
-    ``other_starts_ms``: what starting other loaders' workers took over the whole run.
+    ``host``: what the recorder measured of the machine before the job began. ``other_starts_ms``: what starting other
+    loaders' workers took over the whole run.
     """
 
     steps: StepLog
@@ -102,7 +120,9 @@ class RunLog:
     batch_bytes: float | None
     windows: tuple[Mapping[str, Any], ...]
     process: Mapping[str, Any]
-    points: LoaderPoints | None = None
+    points: LoaderPoints | None
+    deliveries: Deliveries
+    host: Mapping[str, Any] = field(default_factory=dict)
     batches: Batches = field(default_factory=lambda: read_batches((), None))
     passes: Passes = field(default_factory=lambda: read_passes((), None))
     other_starts_ms: float | None = None
@@ -117,7 +137,6 @@ class RunLog:
 
 def read_run_log(files: RankFiles) -> RunLog:
     """The run log of a rank; parts that were not written are empty."""
-    steps = _steps(files.steps)
     lines = files.loader
     loaders = {int(r["loader"]): r for r in lines if r.get("event") == "loader" and "loader" in r}
     main = _training_loader(lines, loaders)
@@ -133,11 +152,17 @@ def read_run_log(files: RankFiles) -> RunLog:
     ]
     sizes = [r.get("bytes") for r in batches if r.get("bytes")]
     return RunLog(
-        steps, settings, tuple(loaders.values()), made, _column([{"v": s} for s in starts], "v"),
+        _steps(files.steps, _queued(settings)), settings, tuple(loaders.values()), made, _column([{"v": s} for s in starts], "v"),
         _column(batches, "queue_depth"), float(np.median(np.asarray(sizes, dtype=float))) if sizes else None,
         tuple(files.windows), process,
-        read_loader_points(files.folder), read_batches(lines, main), read_passes(lines, main), other_starts_ms(lines, main),
+        read_loader_points(files.folder), _deliveries(batches), batches=read_batches(lines, main),
+        passes=read_passes(lines, main), other_starts_ms=other_starts_ms(lines, main),
     )  # fmt: skip
+
+
+def _deliveries(batches: Sequence[Mapping[str, Any]]) -> Deliveries:
+    rows = [r for r in batches if isinstance(r.get("t0"), int) and isinstance(r.get("t1"), int)]
+    return Deliveries(*(_integers(rows, name) for name in ("batch", "epoch", "t0", "t1")))
 
 
 def _column(rows: Sequence[Mapping[str, Any]], name: str, missing: float = np.nan) -> Floats:
@@ -155,21 +180,37 @@ def _integers(rows: Sequence[Mapping[str, Any]], name: str) -> Ints:
     )
 
 
-def _steps(rows: Sequence[Mapping[str, Any]]) -> StepLog:
+def _queued(settings: Mapping[str, Any]) -> int:
+    """Batches that the workers have ready when training comes back from a pause."""
+    workers, ahead = settings.get("num_workers"), settings.get("prefetch_factor")
+    return workers * (ahead if isinstance(ahead, int) else 2) if isinstance(workers, int) else 0
+
+
+def _steps(rows: Sequence[Mapping[str, Any]], queued: int) -> StepLog:
     rows = [r for r in rows if isinstance(r.get("t0"), int) and isinstance(r.get("t1"), int)]
     window = _integers(rows, "window")
     t0, t1 = _integers(rows, "t0"), _integers(rows, "t1")
+    plain = _plain(window, (t1 - t0) / 1e6, queued)
     return StepLog(
         _integers(rows, "step"), t0, t1, _column(rows, "wait_ms"), _column(rows, "samples"), window,
-        _column(rows, "mem_peak"), _column(rows, "mem_reserved"), _integers(rows, "epoch"), _plain(window, (t1 - t0) / 1e6),
-        _column(rows, "gc_ms"),
+        _column(rows, "mem_peak"), _column(rows, "mem_reserved"), _integers(rows, "epoch"), plain, _column(rows, "gc_ms"),
     )  # fmt: skip
 
 
-def _plain(window: Ints, duration: Floats) -> NDArray[np.bool_]:
+_ENOUGH = 10  # undisturbed steps that are worth dropping others for
+
+
+def _plain(window: Ints, duration: Floats, queued: int) -> NDArray[np.bool_]:
     plain = window < 0
     # the export of a window ends inside the step after it
     plain[1:] &= window[:-1] < 0
+    if queued:
+        # a window stops the training but not the workers: steps that live on what these made meanwhile are faster
+        # than the loader is
+        calm = plain.copy()
+        for last in np.flatnonzero((window[:-1] >= 0) & (window[1:] < 0)):
+            calm[last + 1 : last + 2 + queued] = False
+        plain = calm if calm.sum() >= _ENOUGH else plain
     size = window.size
     if size >= 8:
         # start-up: leading steps far slower than any later one; a stall that recurs is no start-up

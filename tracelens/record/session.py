@@ -23,6 +23,7 @@ from tracelens.agent.redact import Redactor
 from tracelens.bundle import Bundle, append_line, is_bundle, write_manifest
 from tracelens.errors import InputError, UsageError
 from tracelens.record.options import RecordOptions
+from tracelens.record.pairing import pair_speed
 
 RUNS = "tracelens-runs"
 SAMPLER = (sys.executable, "-m", "tracelens.record.sampler")
@@ -262,6 +263,7 @@ def _manifest(options: RecordOptions, name: str, redactor: Redactor) -> dict[str
             "stacks": options.stacks,
         },
         "git": git_state(options.command),
+        "host": {"pair_speed": pair_speed()},
         "redacted": not options.include_sensitive,
         "job": {
             "slurm_job_id": os.environ.get("SLURM_JOB_ID"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from tracelens.model import PHASES
@@ -21,6 +23,8 @@ from tracelens.signals.rereading import rereading_signals
 from tracelens.signals.runsteps import corrected_shares, run_signals
 from tracelens.signals.signal import Signals, Value
 from tracelens.signals.transfer import transfer_signals
+
+_FEW_STALL = 0.55  # of the steps: where no more of them wait, it is not for the loader's mean rate
 
 
 def rank_signals(analysis: RankAnalysis) -> Signals:
@@ -98,6 +102,7 @@ def _derived(analysis: RankAnalysis, out: Signals) -> None:
         v for v in (out.number("load.thread_cores"), out.number("load.worker_thread_cores")) if v is not None
     ]
     out.add("load.busiest_cores", max(known) if known else None, None, "host log")
+    _threads(analysis, out)
     rate, link = out.number("transfer.h2d_gb_s"), out.number("pcie.link_gb_s")
     out.add(
         "transfer.link_use",
@@ -123,6 +128,48 @@ def _derived(analysis: RankAnalysis, out: Signals) -> None:
     foreign = used - running if used is not None and running is not None else None
     out.add("gpu.foreign_share", foreign, "share", "GPU log and trace", "no GPU log")
     out.add("gpu.throttle_saving_ms", slowed, "ms", "GPU log and trace", "no clocks in a GPU log")
+
+
+# One process of a loader with more cores than this computes with several threads; this many threads wait for each core.
+_CORES_OF_MAIN, _CORES_OF_WORKER, _THREADS_OF_CORE = 2.0, 1.5, 4.0
+_THREADS_OF_OPERATOR = 2.0  # for each usable core
+
+
+def _threads(analysis: RankAnalysis, out: Signals) -> None:
+    """``load.crowded``, ``load.crowded_ms``: library threads while a GPU waits for batches; ``host.crowded``: torch's own
+    threads where the operators run on the CPU."""
+    saving, step = out.number("load.saving_ms"), out.number("steps.mean_ms")
+    seen = (
+        (out.number("load.thread_cores"), _CORES_OF_MAIN),
+        (out.number("load.worker_thread_cores"), _CORES_OF_WORKER),
+        (out.number("load.threads_per_core"), _THREADS_OF_CORE),
+    )
+    known = any(value is not None for value, _ in seen)
+    crowded = None
+    if saving is not None and step and (known or not analysis.has_gpu):
+        many = any(value is not None and value >= least for value, least in seen)
+        crowded = many and saving >= 0.03 * step and not out.value("quality.cpu_only")
+    out.add("load.crowded", crowded, None, "host log", "no process of the loader was sampled")
+    out.add(
+        "load.crowded_ms",
+        saving if crowded else None,
+        "ms",
+        "host log and trace",
+        "the loader's threads do not crowd",
+    )
+    log, usable = analysis.run_log, out.number("machine.usable_cores")
+    given = log.process.get("threads") if log is not None else None
+    threads = given.get("intraop") if isinstance(given, Mapping) else None
+    operators = out.number("host.cpu_compute_share")
+    busy = operators is not None and operators >= 0.5
+    many_threads = threads >= _THREADS_OF_OPERATOR * usable if isinstance(threads, int) and usable else None
+    out.add(
+        "host.crowded",
+        many_threads if busy else False,
+        None,
+        "process and host log",
+        "torch's threads were not recorded",
+    )
 
 
 def _clock_loss(analysis: RankAnalysis) -> float | None:
@@ -162,6 +209,15 @@ def _workers(mode: Value | None, worker: float | None, out: Signals) -> None:
     # workers that neither compute nor wait for storage while every step waits for them wait to hand over
     busy_share, stalled = out.number("load.worker_busy"), out.number("load.stalled_share")
     idle = busy_share < 0.5 and stalled >= 0.6 if busy_share is not None and stalled is not None else None
+    behind = out.number("load.wait_behind_others")
+    few = stalled <= _FEW_STALL if stalled is not None else None
+    out.add(
+        "load.held_back",
+        few if behind is None else behind >= 0.5,
+        None,
+        "trace" if behind is None else "loader log",
+        "neither the loader log nor two steps show it",
+    )
     recorded = out.value("load.handover_share") is not None
     out.add(
         "load.handover_limited",

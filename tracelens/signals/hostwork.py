@@ -26,8 +26,9 @@ def host_signals(analysis: RankAnalysis, out: Signals) -> None:
     python = parts["python"]
     lengths = python.end - python.start
     long = Intervals(python.start[lengths >= LONG_PYTHON_NS], python.end[lengths >= LONG_PYTHON_NS])
-    short = python.total - long.total
-    out.add("host.python_ms", analysis.per_step_ms(long.total), "ms", TRACE)
+    # the short gaps before a launch are what launching costs; where nothing is launched, all of it is Python
+    short = python.total - long.total if analysis.has_gpu else 0.0
+    out.add("host.python_ms", analysis.per_step_ms(python.total - short), "ms", TRACE)
     first_use = first_use_time(analysis).intersect(parts["dispatch"])
     dispatch = parts["dispatch"].total + short - first_use.total
     out.add("host.dispatch_ms", analysis.per_step_ms(dispatch), "ms", TRACE)

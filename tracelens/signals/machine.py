@@ -15,12 +15,23 @@ _NAMES = (
     "machine.system_cpu", "machine.iowait", "machine.main_cpu", "machine.worker_cpu", "machine.workers", "machine.affinity",
     "machine.quota_cores", "machine.throttled", "machine.main_threads", "machine.worker_threads", "machine.run_delay",
     "machine.dev_shm_used_share", "machine.memory_used_share", "machine.swap_used", "machine.psi_io", "machine.psi_memory",
-    "machine.worker_read_bytes_s", "machine.network_storage", "load.worker_imbalance",
+    "machine.worker_read_bytes_s", "machine.network_storage", "machine.foreign_cores", "load.worker_imbalance",
 )  # fmt: skip
 
 
 def machine_signals(analysis: RankAnalysis, out: Signals) -> None:
     """``machine.*`` from the host log; the core count from the settings where no log has it."""
+    whole = analysis.whole_host_log
+    if whole is not None:
+        out.add("machine.foreign_cores", foreign_cores(whole), "cores", "host log (whole run)")
+    pair = analysis.run_log.host.get("pair_speed") if analysis.run_log is not None else None
+    out.add(
+        "machine.pair_speed",
+        float(pair) if isinstance(pair, int | float) and 0 < pair <= 1 else None,
+        "ratio",
+        "measured before the job began",
+        "needs a recorded bundle",
+    )
     host_log_signals(analysis.host_log, analysis.settings.get("cpu_count"), analysis.rank, out)
 
 
@@ -108,6 +119,24 @@ def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
     out.add("machine.swap_used", _mean(log.swap_used), "bytes", LOG)
     out.add("machine.worker_read_bytes_s", _read_rate(mine), "bytes/s", LOG)
     out.add("machine.network_storage", log.network_storage, None, LOG, "no input file was seen open")
+    if out.value("machine.foreign_cores") is None:
+        out.add(
+            "machine.foreign_cores",
+            foreign_cores(log),
+            "cores",
+            LOG,
+            "not all of the job's processes were sampled",
+        )
+
+
+def foreign_cores(log: HostLog) -> float | None:
+    """Cores that processes outside the job kept busy, on average; None where no sample knows all of the job's own."""
+    processes = log.processes
+    count = np.bincount(processes.row, minlength=len(log))
+    known = np.bincount(processes.row, weights=np.isfinite(processes.cpu_percent), minlength=len(log))
+    own = np.bincount(processes.row, weights=np.nan_to_num(processes.cpu_percent), minlength=len(log))
+    rest = (log.system_cpu_percent * log.cpu_count - own) / 100
+    return _mean(np.maximum(rest[(count > 0) & (known == count)], 0.0))
 
 
 def _scaled(percent: float | None) -> float | None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tracelens.ingest.runlog import Fetches, RunLog
 from tracelens.ingest.tables import TrainingLog
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.deliveries import Waits, waits
 from tracelens.signals.loader import burst
 from tracelens.signals.signal import Signals
 
@@ -21,19 +22,22 @@ STEPS, LOADER = "step log (unprofiled steps)", "loader log"
 _STALL = 0.1
 _WAITED_MS = 0.5
 _FEW = 10
+_RECURS = 0.7  # of the intervals are multiples of one
+_CROWDED = 0.15  # of the usable cores, busy with others' work
 
 
 def run_signals(analysis: RankAnalysis, out: Signals) -> None:
     """``steps.*``, ``load.*``, ``host.stall_*`` of the whole run and ``quality.distortion`` of its window."""
     log = analysis.run_log
     if log is None:
-        out.missing("needs a recorded bundle", "quality.distortion", *_LOADER)
+        out.missing("needs a recorded bundle", "quality.distortion", "host.stall_foreign", *_LOADER)
         out.add("quality.baseline", False, None, "trace")
         return
     if analysis.has_step_log:
         _speed(analysis, log, out)
+        _host(analysis, out)
         _waits(analysis, log, out)
-        _stalls(analysis, out)
+        _stalls(analysis, log, out)
         _epochs(log, out)
     _making(log, out)
     _window(analysis, out)
@@ -68,6 +72,29 @@ def _speed(analysis: RankAnalysis, log: RunLog, out: Signals) -> None:
         out.add("throughput.samples_per_s", rate, "samples/s", STEPS)
 
 
+_HOST = (
+    "host.python_ms",
+    "host.dispatch_ms",
+    "host.optimizer_ms",
+    "host.cast_ms",
+    "host.allocation_ms",
+    "host.saving_ms",
+)
+
+
+def _host(analysis: RankAnalysis, out: Signals) -> None:
+    """Without a GPU: host time as unprofiled steps have it; what is between operators grows under the profiler with them."""
+    profiled = analysis.step_ms
+    if analysis.has_gpu or not profiled:
+        return
+    traced = analysis.phases.shares()["host"] * profiled
+    factor = corrected_shares(analysis)["host"] * float(analysis.plain_ms.mean()) / traced if traced else 1.0
+    for name in _HOST:
+        value = out.number(name)
+        if value is not None:
+            out.add(name, value * factor, "ms", "trace, scaled to unprofiled steps")
+
+
 def _waits(analysis: RankAnalysis, log: RunLog, out: Signals) -> None:
     waits, durations = analysis.plain_wait_ms, analysis.plain_ms
     if not np.isfinite(waits).all():
@@ -84,7 +111,7 @@ def _waits(analysis: RankAnalysis, log: RunLog, out: Signals) -> None:
         out.add("load.mode", "workers" if workers else "main_process", None, LOADER)
 
 
-def _stalls(analysis: RankAnalysis, out: Signals) -> None:
+def _stalls(analysis: RankAnalysis, log: RunLog, out: Signals) -> None:
     """Steps that take far longer than usual for another reason than waiting for data."""
     durations, waits = analysis.plain_ms, np.nan_to_num(analysis.plain_wait_ms)
     if durations.size < _FEW:
@@ -98,10 +125,30 @@ def _stalls(analysis: RankAnalysis, out: Signals) -> None:
     out.add("host.stall_ms", excess / durations.size, "ms", STEPS)
     out.add("host.stall_steps", int(stalled.size), "count", STEPS)
     out.add("host.stall_of", int(held.size), "count", STEPS)
-    spacing = np.diff(stalled)
-    regular = spacing.size >= 2 and spacing.max() - spacing.min() <= max(1, 0.1 * float(np.median(spacing)))
-    period = float(np.median(spacing)) if regular else None
+    longest = (
+        stalled[held[stalled] - usual >= 0.5 * (held[stalled] - usual).max()] if stalled.size else stalled
+    )
+    period = _period(log.steps.step[log.steps.plain][longest])
     out.add("host.stall_period", period, "steps", STEPS, "stalls do not recur at one interval")
+    # what comes at odd moments on a machine that others use too may as well be theirs
+    others, cores = out.number("machine.foreign_cores"), out.number("machine.usable_cores")
+    crowded = others >= _CROWDED * cores if others is not None and cores is not None else None
+    out.add(
+        "host.stall_foreign", crowded and period is None if crowded is not None else None, None, "step log and host log",
+        "the host was not sampled",
+    )  # fmt: skip
+
+
+def _period(steps: NDArray[np.int64]) -> float | None:
+    """The interval at which events recur, in steps; some may be missing (in a profiled window). None without one."""
+    spacing = np.diff(steps)
+    if spacing.size < 2:
+        return None
+    period = float(np.median(spacing))
+    laps = np.maximum(np.round(spacing / period), 1.0)
+    close = np.abs(spacing - laps * period) <= 0.1 * period
+    # slow steps in a row are one event
+    return period if period >= 2 and close.mean() >= _RECURS else None
 
 
 def _spread(values: NDArray[np.float64]) -> float:
@@ -129,7 +176,8 @@ def _epochs(log: RunLog, out: Signals) -> None:
 _LOADER = (
     "load.service_ms", "load.service_cpu_share", "load.io_share", "load.slowest_ratio", "load.collate_share",
     "load.handover_share",
-    "load.batch_bytes", "load.queue_depth", "load.run_delay_share", "load.wanted_cores",
+    "load.batch_bytes", "load.queue_depth", "load.run_delay_share", "load.wanted_cores", "load.wait_in_handover",
+    "load.wait_behind_others",
 )  # fmt: skip
 
 
@@ -197,8 +245,12 @@ def _workers(log: RunLog, made: Fetches, out: Signals) -> None:
         out.add("machine.worker_cpu", min(float(cpu.sum()) / (span * workers), 1.0), "cores", LOADER)
     if out.value("machine.workers") is None:
         out.add("machine.workers", float(workers), "count", LOADER)
-    waits = log.steps.wait_ms[np.isfinite(log.steps.wait_ms)]
-    quick = waits[waits < np.percentile(waits, 25) + _WAITED_MS] if waits.size else waits
+    found = _waited(log, made, workers)
+    if found is not None and found.wait.size >= _FEW:
+        out.add("load.wait_in_handover", found.share(found.handover), "share", LOADER)
+        out.add("load.wait_behind_others", found.share(found.held), "share", LOADER)
+    waited = log.steps.wait_ms[np.isfinite(log.steps.wait_ms)]
+    quick = waited[waited < np.percentile(waited, 25) + _WAITED_MS] if waited.size else waited
     collate = made.collate_ms[np.isfinite(made.collate_ms)]
     if quick.size and collate.size:
         handover = float(quick.mean()) * workers + float(collate.mean())
@@ -208,6 +260,21 @@ def _workers(log: RunLog, made: Fetches, out: Signals) -> None:
             "share",
             LOADER,
         )
+
+
+def _waited(log: RunLog, made: Fetches, workers: int) -> Waits | None:
+    """The waits of unprofiled steps, without an epoch's first, which also start the workers."""
+    got = log.deliveries
+    keep = got.batch > 0
+    for window in log.windows:
+        if isinstance(window.get("t0"), int) and isinstance(window.get("t1"), int):
+            keep &= (got.t1 < window["t0"]) | (got.t0 > window["t1"])
+    ahead = log.settings.get("prefetch_factor")
+    return (
+        waits(got.take(keep), made, workers * (ahead if isinstance(ahead, int) else 2))
+        if keep.any()
+        else None
+    )
 
 
 def _window(analysis: RankAnalysis, out: Signals) -> None:

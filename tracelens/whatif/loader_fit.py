@@ -91,11 +91,25 @@ def handover_prior(service_ms: float, bytes_per_batch: float | None = None, kind
     return Prior(OBJECT_MAIN_MS_PER_MB * megabytes, OBJECT_MAIN_SPREAD, OBJECT_RATIO, OBJECT_RATIO_SPREAD)
 
 
+# Plain copies of a batch in one process run at 5 GB/s on ordinary hosts (2.5 to 12).
+COPY_MB_MS = 5.0
+# The least and the most that writing a batch into shared memory was seen to add, ms/MB.
+_SHARING = (0.05, 0.8)
+
+
+def collate_prior(collate_ms: float, bytes_per_batch: float) -> Prior:
+    """The prior where collating in a worker was timed: what it takes beyond a plain copy is shared memory's."""
+    megabytes = bytes_per_batch / 1e6
+    low, high = (share * megabytes for share in _SHARING)
+    worker = min(max(collate_ms - megabytes / COPY_MB_MS, low), high)
+    return Prior(TENSOR_RATIO * worker, 0.4, TENSOR_RATIO, 0.3)
+
+
 @dataclass(frozen=True, slots=True)
 class ParallelFit:
-    """The fitted law: a weighted grid of scenarios, and the service time they belong to."""
+    """The fitted law: a weighted grid of scenarios, each with the CPU time of a fetch that stays in the main process."""
 
-    cpu_ms: float
+    cpu_ms: Floats
     wait_ms: float
     machine: Machine
     worker_ms: Floats
@@ -170,7 +184,7 @@ def fit_parallel(
 
     ``cpu_ms`` and ``wait_ms`` are the service time of a batch on an idle machine, from the record; without
     ``cpu_ms`` the point with 0 workers gives it. ``in_worker``: the service time was recorded in workers, so
-    it holds the worker's share of the hand-over already. ``noise``: relative error of a measured point.
+    it holds the worker's share of the hand-over, of which 0 workers are free. ``noise``: relative error of a measured point.
     Raises InputError when neither a service time nor a point with 0 workers is there.
     """
     alone = [t for n, t in points if n == 0]
@@ -186,20 +200,21 @@ def fit_parallel(
     reach = np.linspace(-2.6, 2.6, 41)
     main = (believed.main_ms * np.exp(believed.main_spread * reach))[:, None, None]
     inverse = 1.0 / believed.main_per_worker * np.exp(believed.ratio_spread * reach)
-    worker = np.zeros((1, 1, 1)) if in_worker else main * inverse[None, :, None]
+    worker = main * inverse[None, :, None]
     sigma = (believed.contention * np.linspace(0.0, 4.0, 13))[None, None, :]
     log = -0.5 * (reach[:, None, None] ** 2 + reach[None, :, None] ** 2 + (sigma / believed.contention) ** 2)
     main, worker, sigma, log = (
         np.ascontiguousarray(a) for a in np.broadcast_arrays(main, worker, sigma, log)
     )
+    alone_ms = np.maximum(cpu_ms - worker, 0.05 * cpu_ms) if in_worker else np.full(worker.shape, cpu_ms)
     for n, measured in points:
-        if n:
-            law = _law(n, cpu_ms, wait_ms, worker, main, sigma, machine)
+        if n or in_worker:
+            law = _law(n, alone_ms, wait_ms, worker, main, sigma, machine)
             log = log - 0.5 * (np.log(law / measured) / math.hypot(noise, _MODEL_ERROR)) ** 2
     weights = np.exp(log - log.max())
     weights /= weights.sum()
     return ParallelFit(
-        cpu_ms,
+        alone_ms.ravel(),
         wait_ms,
         machine,
         worker.ravel(),
@@ -248,10 +263,10 @@ def fit_epoch_ms(inputs: LoaderInputs, settings: LoaderSettings, measured_ms: fl
 
 
 def _law(
-    n: int, cpu: float, wait: float, worker: Floats, main: Floats, sigma: Floats, machine: Machine
+    n: int, cpu: Floats, wait: float, worker: Floats, main: Floats, sigma: Floats, machine: Machine
 ) -> Floats:
     if n == 0:
-        return np.full(np.shape(main), cpu + wait)
+        return cpu + wait
     alone = np.maximum(cpu + worker + wait, 1e-9)
     computing = n * (cpu + worker) / alone + np.minimum(1.0, n * main / alone)
     alone_speed = machine.speed(1.0, sigma, sliced=False)

@@ -31,7 +31,8 @@ class ObservedService:
     ``known``: ``measured``; ``upper``: too few batches were waited for. Then the value is four fifths of the slowest
     service that would have kept up: the truth may be far lower, more workers gain nothing, and what fewer would do
     is not known. ``in_worker``: they hold the worker's share of the hand-over. ``running``: threads that computed on
-    average meanwhile, for ``LoaderInputs.recorded_running``.
+    average meanwhile, for ``LoaderInputs.recorded_running``. ``collate_ms``: CPU time of collating, contained in
+    ``cpu_ms``; None where it was not recorded.
     """
 
     cpu_ms: Floats
@@ -39,6 +40,7 @@ class ObservedService:
     known: Literal["measured", "upper"]
     in_worker: bool
     running: float
+    collate_ms: float | None = None
 
 
 def service_without_workers(next_ms: npt.ArrayLike, cpu_share: float = 1.0) -> ObservedService:

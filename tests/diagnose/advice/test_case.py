@@ -16,7 +16,7 @@ from tests.bundlekit import gpu_trace
 from tests.diagnose.advice.cases import case_of
 from tests.tracekit import GEMM, Loop
 from tracelens.diagnose.advice.case import Case, widened
-from tracelens.diagnose.advice.loading import loader_case
+from tracelens.diagnose.advice.loader_case import loader_case
 from tracelens.diagnose.advice.prescribe import prescribe
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.whatif import graph as g

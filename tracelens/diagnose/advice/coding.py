@@ -294,19 +294,21 @@ def _merge_copies(case: Case, rule: str) -> Proposal | None:
 
 
 def _threads(case: Case, rule: str) -> Proposal | None:
+    usable = case.signals.number("machine.usable_cores")
+    threads = max(int(usable), 1) if usable and case.signals.value("host.crowded") else 1
     return Proposal(
         Recommendation(
             parameter="num_threads",
             current=None,
-            suggested=1,
+            suggested=threads,
             predicted_speedup=None,
             interval=None,
             next_bottleneck=None,
             rule=rule,
-            snippet="torch.set_num_threads(1)   # and OMP_NUM_THREADS=1, cv2.setNumThreads(0)",
+            snippet=f"torch.set_num_threads({threads})   # and OMP_NUM_THREADS={threads}, cv2.setNumThreads(0)",
             basis=None,
-            why="How much faster one thread is cannot be told from this recording: try it, it costs one run.",
-            set_flag="--set num_threads=1",
+            why="How much faster fewer threads are cannot be told from this recording: try it, it costs one run.",
+            set_flag=f"--set num_threads={threads}",
         ),
         in_plan=False,
     )

@@ -8,7 +8,8 @@ from dataclasses import replace
 from tracelens.diagnose.advice.case import Advice, Case, Proposal, widened
 from tracelens.diagnose.advice.coding import code_proposals
 from tracelens.diagnose.advice.copying import copy_proposals
-from tracelens.diagnose.advice.loading import LoaderCase, anchored, loader_case, loader_proposals
+from tracelens.diagnose.advice.loader_case import LoaderCase, loader_case
+from tracelens.diagnose.advice.loading import anchored, loader_proposals
 from tracelens.diagnose.advice.sizing import batch_proposals
 from tracelens.model import Curve, Declined, Plan, Recommendation
 from tracelens.units import milliseconds

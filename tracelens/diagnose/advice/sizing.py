@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.diagnose.advice.case import Case, Proposal
+from tracelens.diagnose.advice.sizing_cpu import main_memory, operator_time
 from tracelens.errors import InputError
 from tracelens.model import Curve, Declined, Memory, Recommendation
 from tracelens.trace.tables import Device
@@ -17,6 +18,7 @@ from tracelens.whatif.replay import Scenario
 from tracelens.whatif.scenarios import LOADED, merge
 
 _ALL_WORK = tuple((work, 0.0) for work in range(len(g.DEVICE_WORK)))
+_CALLED = 1.2  # a gain that only operators much too small promise; less is a matter of the model's taste
 _REASONS = {
     "starved": "the GPU waits for data: a larger batch only waits longer",
     "varying_shapes": "shapes vary from step to step, so memory does not follow the batch size",
@@ -31,6 +33,9 @@ def batch_proposals(
 ) -> tuple[list[Proposal], list[Declined], list[Curve], Memory]:
     """A larger batch where it gains, why not where it does not, the curve, and what is known of memory."""
     batch = case.analysis.batch_size
+    if not case.analysis.has_gpu:
+        called = batch is not None and case.fired("host.python")
+        return _without_gpu(case, batch, starved, feed_ms) if called and batch else ([], [], [], Memory())
     fit, capacity, peak = _memory(case, batch)
     time = _time(case, batch, feed_ms)
     if time is None or batch is None:
@@ -67,7 +72,6 @@ def batch_proposals(
             curves,
             memory,
         )
-    stated, interval = case.stated(advice.gain, advice.interval)
     why = (
         f"Memory: {size(fit.fixed_bytes)} fixed + {size(fit.per_sample_bytes)} a sample; batch {advice.suggested} would use "
         f"{percent(advice.memory_share)}. {advice.caveat}"
@@ -75,11 +79,36 @@ def batch_proposals(
         else advice.caveat
     )
     rule = "compute.underfilled" if case.fired("compute.underfilled") else case.cause or "compute.arithmetic"
-    return [Proposal(Recommendation(
-        parameter="batch_size", current=batch, suggested=advice.suggested, predicted_speedup=stated, interval=interval,
-        next_bottleneck=None, rule=rule, snippet=f"DataLoader(..., batch_size={advice.suggested})", basis="model", why=why,
-        set_flag=f"--set batch_size={advice.suggested}",
-    ), in_plan=False)], [], curves, memory  # fmt: skip
+    return [_proposal(case, advice, rule, why)], [], curves, memory
+
+
+def _proposal(case: Case, advice: BatchAdvice, rule: str, why: str) -> Proposal:
+    stated, interval = case.stated(advice.gain, advice.interval)
+    recommendation = Recommendation(
+        parameter="batch_size", current=advice.current, suggested=advice.suggested, predicted_speedup=stated,
+        interval=interval, next_bottleneck=None, rule=rule, snippet=f"DataLoader(..., batch_size={advice.suggested})",
+        basis="model", why=why, set_flag=f"--set batch_size={advice.suggested}",
+    )  # fmt: skip
+    return Proposal(recommendation, in_plan=False)
+
+
+def _without_gpu(
+    case: Case, batch: int, starved: bool, feed_ms: float
+) -> tuple[list[Proposal], list[Declined], list[Curve], Memory]:
+    """Advised where calling operators is what takes the time."""
+    time = operator_time(case, batch, feed_ms)
+    if time is None:
+        return [], [], [], Memory()
+    fit, capacity = main_memory(case, batch)
+    advice = advise_batch(time, fit, batch, capacity, starved=starved, noise=case.noise)
+    if advice.suggested is None or advice.gain < _CALLED:
+        return [], [], [], Memory()
+    share = time.fixed_ms / max(time.step_ms(batch), 1e-9)
+    why = (
+        f"{percent(share)} of a step are Python and operators so small that calling them takes the time, whatever the batch "
+        f"size. {advice.caveat}"
+    )
+    return [_proposal(case, advice, case.cause or "host.python", why)], [], [_curve(advice)], Memory()
 
 
 def _memory(case: Case, batch: int | None) -> tuple[MemoryFit | None, float | None, float | None]:

@@ -1,0 +1,55 @@
+"""How fast two CPUs are together: which pairs are asked about, and what comes of it here."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tracelens.record import pairing
+
+
+def test_known_siblings_are_asked_about_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairing, "_siblings", lambda cpu: [cpu, cpu + 4])
+    assert pairing._pairs([0, 1, 4, 5]) == [(0, 4)]
+
+
+def test_hidden_siblings_are_the_neighbour_or_half_the_list_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairing, "_siblings", lambda cpu: [cpu])
+    assert pairing._pairs([0, 1, 2, 3]) == [(0, 1), (0, 2)]
+    assert pairing._pairs([2, 7]) == [(2, 7)]
+    assert pairing._pairs([3]) == []
+
+
+def test_a_sibling_that_may_not_be_used_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairing, "_siblings", lambda cpu: [cpu, 9])
+    assert pairing._pairs([0, 1]) == [(0, 1)]
+
+
+def test_what_is_measured_here_is_a_speed_and_changes_nothing_of_this_process() -> None:
+    before = os.sched_getaffinity(0)
+    found = pairing.pair_speed()
+    assert found is None or 0 < found <= 1
+    assert os.sched_getaffinity(0) == before
+
+
+def test_cpus_that_others_keep_busy_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a hundred seconds of others' work between two looks
+    looks = iter([0.0, 100.0])
+    monkeypatch.setattr(pairing, "_busy_s", lambda cpus: next(looks))
+    monkeypatch.setattr(pairing, "_rounds", lambda cpus: [5] * len(cpus))
+    assert pairing._measure((0, 1)) is None
+
+
+def test_the_best_of_both_is_set_against_the_best_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([[100], [60, 80], [90], [40, 50], [80], [60, 60]])
+    monkeypatch.setattr(pairing, "_busy_s", lambda cpus: None)
+    monkeypatch.setattr(pairing, "_rounds", lambda cpus: next(answers))
+    assert pairing._measure((0, 1)) == pytest.approx(0.7)
+
+
+def test_the_kernels_list_of_siblings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = tmp_path / "list"
+    monkeypatch.setattr(pairing, "Path", lambda text: listed)
+    for text, wanted in (("0,8\n", [0, 8]), ("2-3\n", [2, 3]), ("x", []), ("", [])):
+        listed.write_text(text)
+        assert pairing._siblings(0) == wanted

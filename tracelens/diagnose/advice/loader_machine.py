@@ -1,0 +1,129 @@
+"""The cores that a job may use, who else computes on them, and what else limits its workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracelens.diagnose.advice.case import Case
+from tracelens.signals.deliveries import computing_beside, fetching_beside
+from tracelens.signals.signal import Signals
+from tracelens.whatif import loader_model as model
+from tracelens.whatif.loader_fit import busy_elsewhere
+from tracelens.whatif.loader_inputs import LoaderSettings
+
+ASSUMED_CORES = 8.0  # where nobody recorded how many: a small share of a training host
+
+
+def usable_cores(signals: Signals) -> tuple[float, bool]:
+    cores = signals.number("machine.usable_cores")
+    return (float(cores), True) if cores else (ASSUMED_CORES, False)
+
+
+def elsewhere(case: Case, cores: float, settings: LoaderSettings) -> float:
+    """Always runnable threads of other processes: from how long the fetches waited for a core, and at most as many as
+    explain the cores that the host's samples saw others use."""
+    foreign = case.signals.number("machine.foreign_cores")
+    log = case.analysis.run_log
+    if log is not None:
+        made = log.fetches
+        # the first batch of each worker meets workers that still start
+        rows = (
+            np.isfinite(made.cpu_ms) & np.isfinite(made.run_delay_ms) & (made.batch >= settings.num_workers)
+        )
+        beside = computing_beside(log.deliveries, made, rows) if rows.sum() >= 3 else None
+        if beside is not None:
+            computing = max(1.0, beside)
+            delay = float(made.run_delay_ms[rows].sum())
+            found = busy_elsewhere(cores, float(made.cpu_ms[rows].sum()), delay, computing)
+            return found if foreign is None else min(found, threads_of(foreign, cores, computing))
+    return float(np.clip(foreign, 0.0, max(cores - 1, 0.0))) if foreign is not None else 0.0
+
+
+def threads_of(used: float, cores: float, running: float) -> float:
+    """Always runnable threads that get ``used`` cores beside ``running`` others: as many, or under fair sharing of too
+    few cores those whose share it is."""
+    if used + running <= cores:
+        return used
+    return used * running / max(cores - used, 0.01 * cores)
+
+
+_SHARED = 0.9  # two CPUs that are faster than this together do not share a core
+
+
+def hyper_threads(signals: Signals) -> dict[str, Any]:
+    """``Machine``'s hyper-threads, where the recorder measured how fast two CPUs are together."""
+    pair = signals.number("machine.pair_speed")
+    if pair is None or pair >= _SHARED:
+        return {}
+    return {"threads_per_core": 2, "smt_yield": max(2 * pair - 1, 0.05)}
+
+
+def workers_beside(case: Case) -> float:
+    """How many workers compute on average while the training does; 0 where that was not recorded."""
+    log = case.analysis.run_log
+    if log is None or not (log.fetches.worker >= 0).any():
+        return 0.0
+    computing = case.signals.number("load.service_cpu_share")
+    running = min((computing or 1.0) + (case.signals.number("load.run_delay_share") or 0.0), 1.0)
+    return (fetching_beside(log.deliveries, log.fetches) or 0.0) * running
+
+
+def consumer(case: Case, consume: np.ndarray, batches: int) -> dict[str, Any]:
+    """How the rest of a step uses the CPU, and whether the host runs ahead of a device."""
+    mean = float(np.mean(consume))
+    if case.analysis.has_gpu:
+        host = case.replayed.host_ms / batches if case.replayed is not None else mean
+        return {"main_cpu_ms": min(host, mean), "run_ahead": _run_ahead(case)}
+    return {"main_cpu_ms": mean, "main_threads": threads(case), "run_ahead": 0}
+
+
+def _run_ahead(case: Case) -> int:
+    """How many steps the host gets ahead of the device: 0 where it waits for its step's own work (``.item()``), 1 where
+    for the one before it (a blocking copy queues behind that), else what loops without waits reach before a batch is due."""
+    if case.replayed is None:
+        return 2
+    graph = case.replayed.graph
+    waiting = np.flatnonzero(graph.waits_for >= 0)
+    target = graph.waits_for[waiting]
+    done = np.cumsum(graph.duration)
+    total = np.bincount(graph.owner, weights=graph.duration, minlength=graph.steps)
+    before = np.concatenate(([0.0], np.cumsum(total)[:-1]))
+    late = done[target] - before[graph.owner[target]] >= 0.5 * total[graph.owner[target]]
+    own = late & (graph.owner[target] == graph.step[waiting])
+    if np.unique(graph.step[waiting[own]]).size > 0.5 * graph.steps:
+        return 0
+    return 1 if np.unique(graph.step[waiting]).size > 0.5 * graph.steps else 2
+
+
+def threads(case: Case) -> int:
+    """Cores that the training process keeps busy while it computes: by its CPU use, at most its intra-op threads."""
+    log = case.analysis.run_log
+    given = log.process.get("threads") if log is not None else None
+    most = given.get("intraop") if isinstance(given, dict) else None
+    used, waiting = case.signals.number("machine.main_cpu"), case.signals.number("phase.load") or 0.0
+    if not isinstance(most, int) or most < 1:
+        return 1
+    if used is None or waiting >= 0.95:
+        return most
+    return int(np.clip(round(used / (1 - waiting)), 1, most))
+
+
+def limits_of(case: Case, cores: float, size: float | None) -> model.Limits:
+    log = case.analysis.run_log
+    host = case.analysis.host_log
+    free = shm = rss = None
+    if host is not None:
+        known = host.mem_available[np.isfinite(host.mem_available)]
+        free = float(known.min()) if known.size else None
+    if log is not None:
+        shared = log.process.get("dev_shm_bytes")
+        shm = float(shared) if isinstance(shared, int | float) else None
+        grown = log.fetches.rss[np.isfinite(log.fetches.rss)]
+        rss = float(np.median(grown)) if grown.size and (log.fetches.worker >= 0).any() else None
+    kind = case.analysis.settings.get("dataset_kind")
+    shards = bool(case.analysis.settings.get("shards")) if kind == "iterable" else None
+    return model.Limits(
+        cores=cores, ram_free=free, worker_rss=rss, shm_bytes=shm, bytes_per_batch=size or 0.0, shards=shards
+    )
