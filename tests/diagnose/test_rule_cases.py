@@ -74,7 +74,9 @@ def test_rules_name_only_signals_that_are_computed(tmp_path: Path) -> None:
     from tracelens.signals.catalog import rank_signals
 
     known = set(rank_signals(RankAnalysis(Loop().trace().tables(tmp_path))))
-    known |= {"communication.late_rank", "communication.waiting_ms"}  # need all ranks
+    known |= {  # need all ranks
+        "communication.late_rank", "communication.waiting_ms", "communication.uneven_ms", "communication.late_share",
+    }  # fmt: skip
     named: dict[str, str] = {}
     for rule in RULES.values():
         for condition in (*rule.applies, *rule.all, *rule.any, *rule.unless):

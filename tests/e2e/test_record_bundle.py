@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,7 @@ def test_every_step_is_logged_once(rank: RankFiles) -> None:
     for before, after in zip(rank.steps, rank.steps[1:], strict=False):
         assert before["t0"] <= before["t1"] <= after["t0"]
     assert any(step.get("rss") for step in rank.steps)
+    assert all(step["gc_ms"] >= 0 and step["gc_runs"] >= 0 for step in rank.steps)
     assert all(0 <= step["wait_ms"] <= (step["t1"] - step["t0"]) / 1e6 + 0.01 for step in rank.steps)
 
 
@@ -76,6 +78,7 @@ def test_windows_open_where_they_are_planned(rank: RankFiles) -> None:
         assert window["complete"]
         assert window["kernels"] == 0
         assert window["missing_kernels_reason"].startswith("no GPU")
+        assert window["flags"]["anomaly"] is False
         assert len(window["baseline_ms"]) == 8
         assert len(window["after_ms"]) == 8
         inside = [step["step"] for step in rank.steps if step["window"] == window["window"]]
@@ -115,12 +118,16 @@ def test_loaders_are_told_apart(rank: RankFiles) -> None:
     assert described[0]["dataset_kind"] == "map"
     assert described[0]["dataset_len"] == 416
     assert described[0]["prefetch_factor"] == 2
+    assert described[0]["dataset_module"] == "__main__"
+    assert described[0]["getitems"] is False
     assert described[0]["file"].endswith("train.py")
     assert "DataLoader(" in Path(TRAIN).read_text().splitlines()[described[0]["line"] - 1]
     passes = [line for line in rank.loader if line["event"] == "iter"]
     assert [(line["loader"], line["epoch"], line["training"], line["workers"]) for line in passes] == [
         (0, 0, True, 2), (1, 0, False, 0), (0, 1, True, 2), (1, 1, False, 0),
     ]  # fmt: skip
+    # with workers the sampler is asked while the iterator is made, else by the first next
+    assert [("sampler_bytes" in line, line["loader"]) for line in passes] == [(True, 0), (False, 1)] * 2
     ends = [line for line in rank.loader if line["event"] == "iter_end"]
     assert [(line["loader"], line["batches"], line["steps"], line["training"]) for line in ends] == [
         (0, 52, 52, True), (1, 4, 0, False), (0, 52, 52, True), (1, 4, 0, False),
@@ -145,6 +152,8 @@ def test_batches_are_seen_from_both_sides(rank: RankFiles) -> None:
         assert fetch["cpu_ms"] * 1e6 < fetch["t1"] - fetch["t0"]
         assert 0 <= fetch["collate_ms"] <= (fetch["t1"] - fetch["t0"]) / 1e6
         assert batch["queue_depth"] >= 0
+        assert batch["sampler_ms"] >= 0
+        assert fetch.get("syscr") is None or fetch["syscr"] >= 0
     workers = [line for line in rank.workers if line["event"] == "worker"]
     assert len(workers) == 4
     assert all(line["start_ms"] > 0 and line["threads"] == 1 for line in workers)
@@ -156,6 +165,7 @@ def test_validation_in_the_main_process_has_fetch_times(rank: RankFiles) -> None
     assert len(inside) == 8
     assert all(0 < line["collate_ms"] < line["fetch_ms"] for line in inside)
     assert not any(line["training"] for line in inside)
+    assert [line["batch"] for line in inside if "sampler_bytes" in line] == [0, 0]
 
 
 def test_process_and_events(recorded: Recorded, rank: RankFiles) -> None:
@@ -164,6 +174,7 @@ def test_process_and_events(recorded: Recorded, rank: RankFiles) -> None:
     assert process["threads"]["intraop"] >= 1
     assert process["cpu"]["affinity"] >= 1
     assert process["flags"]["anomaly"] is False
+    assert process["platform"] == sys.platform
     assert process["device"] is None
     bundle = recorded.bundle
     assert [event["event"] for event in bundle.events if event["event"] != "warning"] == [

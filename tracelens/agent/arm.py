@@ -48,6 +48,7 @@ class Recorder:
         self._patch_profiler(torch)
         self.settings.set_threads()
         self.agent.on_activate.append(self._finish_forked)
+        self.agent.on_activate.append(lambda: self.steps.collections.start())  # a forked child has its own
         self.agent.on_activate.append(lambda: start_sampler(self.agent, self.agent.local))
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
@@ -244,6 +245,7 @@ def release(error: Optional[BaseException] = None) -> None:
     if error is not None and recorder.agent.active:
         recorder.agent.exception(error)
     recorder.finish()
+    recorder.steps.collections.stop()
     recorder.agent.on = False
     recorder.agent.close()
 

@@ -6,13 +6,14 @@ import os
 import platform
 import sys
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from .redact import Redactor
 
 _FRAMEWORKS = (
     "lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "datasets", "webdataset",
     "torchvision", "torchaudio", "torchdata", "timm", "ray", "cv2", "PIL", "albumentations", "nvidia.dali",
+    "triton", "xformers", "flash_attn", "bitsandbytes", "apex", "peft", "unsloth", "numpy", "tensorboard", "wandb",
 )  # fmt: skip
 
 
@@ -153,18 +154,25 @@ def device(torch: Any) -> Optional[Dict[str, Any]]:
 
 
 def flags(torch: Any) -> Dict[str, Any]:
-    """Settings of torch that change its speed."""
+    """Settings of torch that change its speed; None for one that this torch does not tell."""
     backends = torch.backends
-    return {
-        "tf32": bool(backends.cuda.matmul.allow_tf32),
-        "tf32_cudnn": bool(backends.cudnn.allow_tf32),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_benchmark": bool(backends.cudnn.benchmark),
-        "cudnn_enabled": bool(backends.cudnn.enabled),
-        "anomaly": bool(torch.is_anomaly_enabled()),
-        "deterministic": bool(torch.are_deterministic_algorithms_enabled()),
-        "cudnn_deterministic": bool(backends.cudnn.deterministic),
+    readers: Dict[str, Callable[[], Any]] = {
+        "tf32": lambda: bool(backends.cuda.matmul.allow_tf32),
+        "tf32_cudnn": lambda: bool(backends.cudnn.allow_tf32),
+        "matmul_precision": lambda: torch.get_float32_matmul_precision(),
+        "cudnn_benchmark": lambda: bool(backends.cudnn.benchmark),
+        "cudnn_enabled": lambda: bool(backends.cudnn.enabled),
+        "anomaly": lambda: bool(torch.is_anomaly_enabled()),
+        "deterministic": lambda: bool(torch.are_deterministic_algorithms_enabled()),
+        "cudnn_deterministic": lambda: bool(backends.cudnn.deterministic),
     }
+    found: Dict[str, Any] = {}
+    for name, reader in readers.items():
+        try:
+            found[name] = reader()
+        except (AttributeError, RuntimeError):  # torch refuses to mix its old switches with its new ones
+            found[name] = None
+    return found
 
 
 def describe(torch: Any, redactor: Redactor) -> Dict[str, Any]:
@@ -194,4 +202,5 @@ def describe(torch: Any, redactor: Redactor) -> Dict[str, Any]:
         "anchor": {"time_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()},
         "frameworks": frameworks(),
         "kernel": platform.release(),
+        "platform": sys.platform,
     }

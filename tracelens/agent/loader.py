@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .batch import describe
 from .fetch import Meter, delay_file, wrap
+from .indices import Indices
 from .portrait import Place, caller, loader_line
 from .probe import probe
 from .runtime import Agent
@@ -50,12 +51,14 @@ class Loaders:
         self._probed = False
         self._places: Dict[int, Place] = {}
         self._epochs: Dict[int, int] = {}
+        self._indices = Indices(agent)
 
     def install(self, module: Any, fetchers: Any) -> None:
         """``module`` is torch.utils.data.dataloader, ``fetchers`` torch.utils.data._utils.fetch."""
         self._patch_init(module.DataLoader)
         self._patch_iter(module.DataLoader)
         self._patch_next(module._BaseDataLoaderIter)
+        self._indices.install(module._BaseDataLoaderIter)
         self._patch_create(module._DatasetKind)
         for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             kind = getattr(fetchers, name)
@@ -174,7 +177,7 @@ class Loaders:
             {
                 "event": "iter", "loader": index, "epoch": epoch, "ts": since, "pid": self._agent.pid,
                 "start_ms": round((time.time_ns() - since) / 1e6, 3), "training": training,
-                "workers": len(getattr(iterator, "_workers", ())), "pinned": pinned,
+                "workers": len(getattr(iterator, "_workers", ())), "pinned": pinned, **self._indices.take(iterator),
             },
         )  # fmt: skip
         if epoch == 0:
@@ -265,14 +268,22 @@ class Loaders:
         line: Dict[str, Any] = {
             "event": "batch", "loader": iteration.loader, "epoch": iteration.epoch, "batch": self._number(iterator, held),
             "t0": start, "t1": end, "queue_depth": depth, "samples": samples, "bytes": size, "dtypes": dtypes,
-            "pinned": bool(getattr(iterator, "_pin_memory", False)), "training": training,
+            "pinned": bool(getattr(iterator, "_pin_memory", False)), "training": training, **self._indices.take(iterator),
         }  # fmt: skip
         meter = getattr(iterator, "_dataset_fetcher", None)
         meter = None if meter is None else meter.__dict__.get(_KEY)
         if meter is not None and meter.last is not None:
             last = meter.last
             line["fetch_ms"] = round((last["t1"] - last["t0"]) / 1e6, 4)
-            for name in ("cpu_ms", "collate_ms", "run_delay_ms", "slowest_sample_ms"):
+            for name in (
+                "cpu_ms",
+                "collate_ms",
+                "run_delay_ms",
+                "slowest_sample_ms",
+                "read_bytes",
+                "rchar",
+                "syscr",
+            ):
                 if name in last:
                     line[name] = last[name]
         iteration.batches += 1

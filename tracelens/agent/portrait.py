@@ -18,6 +18,7 @@ _OWN = os.path.dirname(os.path.abspath(__file__))
 _FOLDERS = (
     "root", "data_dir", "root_dir", "folder", "path", "img_dir", "image_dir", "data_root", "directory",
 )  # fmt: skip
+_WRAPPERS = 4  # data sets inside data sets that are looked into
 
 
 def loader_line(loader: Any, index: int, place: Optional[Place], agent: Agent) -> Dict[str, Any]:
@@ -48,6 +49,7 @@ def loader_line(loader: Any, index: int, place: Optional[Place], agent: Agent) -
         "timeout",
     ):
         found[name] = getattr(loader, name, None)
+    found.update(_source(dataset))
     found.update(
         in_order=getattr(loader, "in_order", True),
         multiprocessing_context=None if context is None else context.get_start_method(),
@@ -62,6 +64,27 @@ def loader_line(loader: Any, index: int, place: Optional[Place], agent: Agent) -
         storage=storage(dataset, agent.redactor),
     )
     found["class"] = type(loader).__name__
+    return found
+
+
+def _source(dataset: Any) -> Dict[str, Any]:
+    """Where the data set's class comes from, below Subset and its like; whether it fetches whole batches; and, of a
+    Hugging Face data set, what it converts its rows to."""
+    inner = dataset
+    for _ in range(_WRAPPERS):
+        below = getattr(inner, "__dict__", {}).get("dataset")
+        if below is None:
+            break
+        inner = below
+    found: Dict[str, Any] = {
+        "dataset_module": type(inner).__module__,
+        "getitems": callable(getattr(dataset, "__getitems__", None)),
+    }
+    if found["dataset_module"].split(".")[0] == "datasets":
+        try:
+            found["dataset_format"] = str(inner.format["type"] or "python")
+        except Exception:  # another version's attribute, or one that its dataset computes and cannot
+            found["dataset_format"] = None
     return found
 
 

@@ -7,9 +7,10 @@ import sys
 import time
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Optional
+from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 from . import environment
+from .collector import Collections
 from .runtime import Agent
 
 _MEMORY_EVERY_NS = 100_000_000
@@ -59,6 +60,7 @@ class StepLog:
         self._refused = 0
         self.training_steps = 0
         self.seen = 0
+        self.collections = Collections()
 
     # -- what happens in the job -----------------------------------------------------------------
 
@@ -128,7 +130,7 @@ class StepLog:
             return
         # Not settled yet. The sums run on: an optimizer step that comes later owns all these batches.
         begin = self._pending[-1]["t1"] if self._pending else self._start
-        self._pending.append({"t0": begin, "t1": now, **self._unsettled})
+        self._pending.append({"t0": begin, "t1": now, "gc": self.collections.take(), **self._unsettled})
         if len(self._pending) >= (_TRAINING_BATCHES if training else _INFERENCE_BATCHES):
             self._adopt()
             self._start = now
@@ -136,8 +138,8 @@ class StepLog:
     def _adopt(self) -> None:
         for entry in self._pending:
             self._line(
-                entry["t0"], entry["t1"], entry["wait"], entry["samples"], entry["epoch"], None, "loader"
-            )
+                entry["t0"], entry["t1"], entry["wait"], entry["samples"], entry["epoch"], None, "loader", entry["gc"]
+            )  # fmt: skip
         self._pending.clear()
         self.source = "loader"
         self._reset()
@@ -158,7 +160,9 @@ class StepLog:
         start = self._start
         step = self.count
         window = self._boundary(step + 1, end, (end - start) / 1e6)
-        self._line(start, end, self._wait, self._samples, self._epoch, window, source)
+        self._line(
+            start, end, self._wait, self._samples, self._epoch, window, source, self.collections.take()
+        )
         self._reset()
         self._fresh = False
         self.training_steps += source != "loader"
@@ -173,12 +177,14 @@ class StepLog:
 
     def _line(
         self, start: Optional[int], end: int, wait: int, samples: Optional[int], epoch: Optional[int],
-        window: Optional[int], source: str,
+        window: Optional[int], source: str, collected: Optional[Tuple[float, int]],
     ) -> None:  # fmt: skip
         record: Dict[str, Any] = {
             "step": self._agent.first_step + self.count, "t0": start, "t1": end, "wait_ms": round(wait / 1e6, 4),
             "samples": samples, "window": window, "source": source, "epoch": epoch,
         }  # fmt: skip
+        if collected is not None:
+            record["gc_ms"], record["gc_runs"] = collected
         if end - self._memory_at > _MEMORY_EVERY_NS:
             self._memory_at = end
             self._memory(record)
@@ -211,6 +217,7 @@ class StepLog:
 
     def restart(self) -> None:
         """In a forked child: its steps begin anew."""
+        self.collections.stop()
         self.__init__(self._agent, self._boundary, self._close, self._replan)  # type: ignore[misc]
 
     @property

@@ -167,6 +167,7 @@ class Windows:
             "t0": time.time_ns(), "t1": None, "file": None, "complete": False,
             "baseline_ms": [round(value, 4) for value in self._durations],
             "cuda": kineto.records_cuda(self._agent.torch), "teardown_cupti": os.environ.get("TEARDOWN_CUPTI"),
+            "flags": environment.flags(self._agent.torch),
         }  # fmt: skip
         self._durations.clear()
         self._agent.write("windows.jsonl", dict(self._open), urgent=True)

@@ -11,7 +11,7 @@ from tracelens.check.comparison import Change, Comparison, Group, Measured, Outc
 from tracelens.check.confirm import confirm, setting, visible
 from tracelens.check.sides import Run, Side, load_side
 from tracelens.check.speed import LEAST, PROFILED, UNPROFILED, Sample, speedup, throughput
-from tracelens.ingest.facts import CODE, HARDWARE, VERSIONS
+from tracelens.ingest.facts import CODE, HARDWARE, PACKAGE, VERSIONS
 from tracelens.model import PHASES
 
 _MEMORY_TOLERANCE = 0.01  # the same card reports slightly different sizes under different drivers
@@ -105,10 +105,11 @@ def _phases(before: Run, after: Run) -> Iterable[PhaseRow]:
 
 
 def _changes(before: Run, after: Run) -> Iterable[Change]:
+    packages = (name for name in [*before.facts, *after.facts] if name.startswith(PACKAGE))
     groups: tuple[tuple[Group, tuple[str, ...]], ...] = (
         ("hardware", (*HARDWARE, "ranks")),
         ("settings", ("usable_cores", "num_threads")),
-        ("versions", VERSIONS),
+        ("versions", (*VERSIONS, *dict.fromkeys(packages))),
         ("code", CODE),
     )
     known = {name for _, names in groups for name in names}

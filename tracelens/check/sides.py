@@ -12,7 +12,7 @@ from tracelens.check.speed import Sample, logged_sample, traced_sample
 from tracelens.diagnose.analyse import analyse
 from tracelens.errors import InputError
 from tracelens.ingest.discover import discover
-from tracelens.ingest.facts import FACTS
+from tracelens.ingest.facts import FACTS, PACKAGE
 from tracelens.model import Result
 
 _PLACE = {
@@ -87,7 +87,7 @@ def _facts(result: Result) -> dict[str, Any]:
     found = {
         name: value
         for name, value in result.environment.items()
-        if name in FACTS or name.startswith(("flag.", "env."))
+        if name in FACTS or name.startswith(("flag.", "env.", PACKAGE))
     }
     if result.gpu.name:
         found["gpu"] = result.gpu.name

@@ -35,6 +35,7 @@ from tracelens.model import (
 from tracelens.signals import details
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.catalog import rank_signals
+from tracelens.signals.collectives import shared_rate, unevenness
 from tracelens.signals.communication import straggler
 from tracelens.signals.regimes import find_regimes, regime_signals, run_regimes, with_regimes
 from tracelens.signals.runsteps import corrected_shares
@@ -86,7 +87,7 @@ def analyse(run: RunInput, rule_folders: Sequence[Path] = ()) -> Result:
     stages.done("read")
     if not loaded.ranks:
         return _with_facts(analyse_logs(run, rules, loaded.notes, __version__), run)
-    judged = _judge_all(loaded.ranks, rules)
+    judged = judge_ranks(loaded.ranks, rules)
     stages.done("diagnose")
     return _with_facts(_result(run, judged, loaded.notes, stages), run)
 
@@ -104,7 +105,9 @@ def judge(
     """Signals, what-ifs, rules and class of one rank; ``extra`` are signals that need other ranks."""
     signals = rank_signals(analysis)
     for name, value in (extra or {}).items():
-        signals.add(name, value, "ms" if name.endswith("_ms") else None, "all ranks")
+        endings = {"_ms": "ms", "_share": "share", "_gb_s": "GB/s"}
+        unit = next((unit for ending, unit in endings.items() if name.endswith(ending)), None)
+        signals.add(name, value, unit, "all ranks")
     exposed: dict[str, float] = {}
     whatifs, replayed = what_ifs(analysis, _workers_busy(signals))
     if replayed is not None:
@@ -134,9 +137,10 @@ def _workers_busy(signals: Signals) -> float | None:
     return min(computing, 1.0) if computing is not None and signals.value("load.mode") == "workers" else None
 
 
-def _judge_all(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> list[Judged]:
+def judge_ranks(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> list[Judged]:
+    """Every rank judged, with the signals that need all of them."""
     late = straggler(ranks)
-    extra = {}
+    extra: dict[str, Any] = {}
     if late is not None:
         index, waiting = late
         number = ranks[index].rank
@@ -144,6 +148,12 @@ def _judge_all(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> list
             "communication.late_rank": number if number is not None else index,
             "communication.waiting_ms": max(waiting, 0.0),
         }
+    rate = shared_rate(ranks)
+    if rate is not None:
+        extra["communication.bus_gb_s"] = rate
+    uneven = unevenness(ranks)
+    if uneven is not None:
+        extra |= {"communication.uneven_ms": uneven[0], "communication.late_share": uneven[1]}
     return [judge(rank, rules, extra) for rank in ranks]
 
 
@@ -248,14 +258,6 @@ def what_if(whatifs: WhatIfs) -> WhatIf:
 def _findings(
     evaluations: Mapping[str, Evaluation], signals: Signals, analysis: RankAnalysis, cause: str | None
 ) -> tuple[Finding, ...]:
-    def saves(e: Evaluation) -> bool:
-        # what would save nothing is not worth a reader's time, however true
-        return (
-            e.saving_ms is None or e.saving_ms >= _NOTHING * (analysis.step_ms or 0.0) or e.rule.id == cause
-        )
-
-    fired = [e for e in evaluations.values() if e.outcome == "fired" and not e.rule.is_quality and saves(e)]
-    fired.sort(key=lambda e: -(e.saving_ms or 0.0))
     return tuple(
         Finding(
             rule=e.rule.id, title=e.rule.title, saving_ms_per_step=e.saving_ms, evidence=evidence(e, signals),
@@ -263,8 +265,23 @@ def _findings(
             why=" ".join(str(e.rule.doc.get("why", "")).split()) or None,
             operators=details.operator_names(analysis, e.rule.id),
         )
-        for e in fired
+        for e in worth_saying(evaluations, analysis.step_ms or 0.0, cause)
     )  # fmt: skip
+
+
+def worth_saying(
+    evaluations: Mapping[str, Evaluation], step_ms: float, cause: str | None
+) -> list[Evaluation]:
+    """The fired rules that become findings, largest saving first: what would save nothing is not worth a reader's time,
+    however true."""
+    fired = [
+        e
+        for e in evaluations.values()
+        if e.outcome == "fired"
+        and not e.rule.is_quality
+        and (e.saving_ms is None or e.saving_ms >= _NOTHING * step_ms or e.rule.id == cause)
+    ]
+    return sorted(fired, key=lambda e: -(e.saving_ms or 0.0))
 
 
 def _rank_row(judged: Judged) -> RankRow:

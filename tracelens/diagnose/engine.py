@@ -14,6 +14,8 @@ from tracelens.whatif.bounds import WhatIfs
 Outcome = Literal["fired", "superseded", "passed", "not applicable", "could not be evaluated"]
 
 _OUTSIDE = ("communication.waiting_ms", "gpu.shared_saving_ms")
+# measured over the whole run, at moments that a profiled window, from which the what-ifs come, need not hold
+_WHOLE_RUN = ("host.gc_saving_ms", "load.validation_start_ms")
 _OPS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
 }  # fmt: skip
@@ -85,6 +87,8 @@ def _saving(rule: Rule, signals: Signals, whatifs: WhatIfs) -> float | None:
     ceiling = whatifs.saving_ms.get(resource) if resource else None
     if rule.bottleneck in ("gpu", "communication") and rule.saving_signal in _OUTSIDE:
         ceiling = None  # waiting for others: no what-if of the rank's own resources contains it
+    if rule.saving_signal in _WHOLE_RUN:
+        ceiling = None
     known = [value for value in (own, ceiling) if value is not None]
     if not known or not (rule.saving_signal or rule.saving_whatif) or (rule.saving_signal and not own):
         return None

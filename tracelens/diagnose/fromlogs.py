@@ -37,6 +37,7 @@ from tracelens.model import (
 from tracelens.signals.gpuwork import log_signals as gpu_log_signals
 from tracelens.signals.machine import host_log_signals
 from tracelens.signals.memory import memory_signals
+from tracelens.signals.recorded import recorded_signals
 from tracelens.signals.regimes import run_regimes
 from tracelens.signals.rereading import rereading_signals
 from tracelens.signals.runsteps import log_only_signals
@@ -80,18 +81,7 @@ def analyse_logs(run: RunInput, rules: Mapping[str, Rule], notes: Sequence[str],
     """The Result of a run without any trace; what only a trace can show is missing, never zero."""
     logs = read_logs(run)
     settings = dict(run.ranks[0].loader) if run.ranks else {}
-    signals = Signals()
-    for name, value in settings.items():
-        if isinstance(value, int | float | str | bool):
-            signals.add(f"loader.{name}", value, None, "loader settings")
-    log_only_signals(logs.run_log, logs.training, settings, signals)
-    gpu_log_signals(logs.gpu, signals)
-    host_log_signals(logs.host, settings.get("cpu_count"), None, signals)
-    whole = logs.host if logs.run_log is not None else None
-    rereading_signals(logs.run_log, whole, signals)
-    memory_signals(logs.run_log, whole, None, signals)
-    for phase in ("transfer", "compute", "communication", "host", "other"):
-        signals.missing("needs a trace", f"phase.{phase}")
+    signals = log_signals(run, logs)
     whatifs = _what_ifs(signals)
     evaluations = evaluate_all(rules, signals, whatifs)
     name, reason = _judge(signals, whatifs)
@@ -138,6 +128,26 @@ def analyse_logs(run: RunInput, rules: Mapping[str, Rule], notes: Sequence[str],
         rules_checked={e.rule.id: e.outcome.replace(" ", "_") for e in evaluations.values()},
         tool={"version": version, "stage_ms": {}},
     )
+
+
+def log_signals(run: RunInput, logs: Logs | None = None) -> Signals:
+    """The signals of a run without any trace."""
+    logs = logs or read_logs(run)
+    settings = dict(run.ranks[0].loader) if run.ranks else {}
+    signals = Signals()
+    for name, value in settings.items():
+        if isinstance(value, int | float | str | bool):
+            signals.add(f"loader.{name}", value, None, "loader settings")
+    log_only_signals(logs.run_log, logs.training, settings, signals)
+    gpu_log_signals(logs.gpu, signals)
+    host_log_signals(logs.host, settings.get("cpu_count"), None, signals)
+    whole = logs.host if logs.run_log is not None else None
+    recorded_signals(logs.run_log, whole, signals)
+    rereading_signals(logs.run_log, whole, signals)
+    memory_signals(logs.run_log, whole, None, signals)
+    for phase in ("transfer", "compute", "communication", "host", "other"):
+        signals.missing("needs a trace", f"phase.{phase}")
+    return signals
 
 
 _WHY = "There is no trace: phases, copies and kernels cannot be told apart. Record one: tracelens record -- python train.py"

@@ -11,6 +11,7 @@ HARDWARE = ("gpu", "gpu_memory_bytes", "gpus", "cpu_model", "cpu_count")
 VERSIONS = ("python", "torch", "cuda", "hip", "cudnn", "driver", "kernel", "tracelens")
 CODE = ("git_commit", "git_dirty", "command")
 ALLOTTED = ("usable_cores", "num_threads")
+PACKAGE = "package."  # before the name of a framework or library that the job imported
 FACTS = frozenset((*HARDWARE, *VERSIONS, *CODE, *ALLOTTED, "ranks", "set"))
 
 
@@ -18,7 +19,8 @@ def bundle_facts(bundle: Bundle) -> dict[str, Any]:
     """Flat facts by name, of rank 0's last process; what was not recorded is absent.
 
     Names are those of ``HARDWARE``, ``VERSIONS``, ``CODE`` and ``ALLOTTED``, then ``flag.*`` (torch's
-    switches), ``env.*`` (the recorded variables) and ``set`` (the ``--set`` texts).
+    switches), ``env.*`` (the recorded variables), ``package.*`` (versions of the libraries that the job imported) and
+    ``set`` (the ``--set`` texts).
     """
     manifest = bundle.manifest
     process: Record = next((rank.process[-1] for rank in bundle.ranks if rank.process), {})
@@ -48,6 +50,7 @@ def bundle_facts(bundle: Bundle) -> dict[str, Any]:
     found["set"] = " ".join(map(str, given)) if isinstance(given, list) else None
     found.update({f"flag.{name}": value for name, value in _table(process, "flags").items()})
     found.update({f"env.{name}": value for name, value in _table(process, "env").items()})
+    found.update({PACKAGE + name: value for name, value in _table(process, "frameworks").items()})
     return {name: value for name, value in found.items() if value is not None}
 
 

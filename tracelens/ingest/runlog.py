@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.bundle import RankFiles
+from tracelens.ingest.batches import Batches, Passes, other_starts_ms, read_batches, read_passes
 from tracelens.ingest.points import LoaderPoints, read_loader_points
 
 Floats = NDArray[np.float64]
@@ -22,7 +23,7 @@ class StepLog:
     """Steps of the whole run. ``window`` -1: not profiled. Times Unix ns, NaN or -1 where unknown.
 
     ``plain``: steps that are neither profiled, nor start-up, nor right after a window, nor live on the batches that
-    workers made during one: they say how fast the job is.
+    workers made during one: they say how fast the job is. ``gc_ms``: pauses of Python's garbage collector in the step.
     """
 
     step: Ints
@@ -35,6 +36,7 @@ class StepLog:
     mem_reserved: Floats
     epoch: Ints
     plain: NDArray[np.bool_]
+    gc_ms: Floats = field(default_factory=lambda: np.empty(0))
 
     def __len__(self) -> int:
         return int(self.step.size)
@@ -47,7 +49,10 @@ class StepLog:
 
 @dataclass(frozen=True, slots=True)
 class Fetches:
-    """Batches as they were made, one row each, in order: in workers (``worker`` >= 0) or in the main process (-1)."""
+    """Batches as they were made, one row each, in order: in workers (``worker`` >= 0) or in the main process (-1).
+
+    ``read_bytes`` came from storage; ``rchar`` and ``syscr`` are the bytes and the number of read calls.
+    """
 
     loader: Ints
     worker: Ints
@@ -62,6 +67,10 @@ class Fetches:
     bytes: Floats
     rss: Floats
     slowest_ms: Floats
+    samples: Floats
+    read_bytes: Floats
+    rchar: Floats
+    syscr: Floats
 
     def __len__(self) -> int:
         return int(self.batch.size)
@@ -98,7 +107,8 @@ class Deliveries:
 class RunLog:
     """What one rank recorded beside its traces. ``settings`` are the training loader's effective arguments.
 
-    ``host``: what the recorder measured of the machine before the job began.
+    ``host``: what the recorder measured of the machine before the job began. ``other_starts_ms``: what starting other
+    loaders' workers took over the whole run.
     """
 
     steps: StepLog
@@ -113,6 +123,9 @@ class RunLog:
     points: LoaderPoints | None
     deliveries: Deliveries
     host: Mapping[str, Any] = field(default_factory=dict)
+    batches: Batches = field(default_factory=lambda: read_batches((), None))
+    passes: Passes = field(default_factory=lambda: read_passes((), None))
+    other_starts_ms: float | None = None
 
     def baseline_ms(self, window: int) -> float | None:
         """Median of the unprofiled steps right before a window."""
@@ -142,7 +155,8 @@ def read_run_log(files: RankFiles) -> RunLog:
         _steps(files.steps, _queued(settings)), settings, tuple(loaders.values()), made, _column([{"v": s} for s in starts], "v"),
         _column(batches, "queue_depth"), float(np.median(np.asarray(sizes, dtype=float))) if sizes else None,
         tuple(files.windows), process,
-        read_loader_points(files.folder), _deliveries(batches),
+        read_loader_points(files.folder), _deliveries(batches), batches=read_batches(lines, main),
+        passes=read_passes(lines, main), other_starts_ms=other_starts_ms(lines, main),
     )  # fmt: skip
 
 
@@ -179,7 +193,7 @@ def _steps(rows: Sequence[Mapping[str, Any]], queued: int) -> StepLog:
     plain = _plain(window, (t1 - t0) / 1e6, queued)
     return StepLog(
         _integers(rows, "step"), t0, t1, _column(rows, "wait_ms"), _column(rows, "samples"), window,
-        _column(rows, "mem_peak"), _column(rows, "mem_reserved"), _integers(rows, "epoch"), plain,
+        _column(rows, "mem_peak"), _column(rows, "mem_reserved"), _integers(rows, "epoch"), plain, _column(rows, "gc_ms"),
     )  # fmt: skip
 
 
@@ -228,7 +242,8 @@ def _training_loader(lines: Sequence[Mapping[str, Any]], loaders: Mapping[int, A
 
 _ARGUMENTS = (
     "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "dataset_len", "in_order", "dataset", "dataset_kind",
-    "shards", "loader", "file", "line", "drop_last", "multiprocessing_context", "sampler", "collate_fn",
+    "shards", "loader", "file", "line", "drop_last", "multiprocessing_context", "sampler", "collate_fn", "dataset_module",
+    "dataset_format", "getitems",
 )  # fmt: skip
 
 
@@ -238,6 +253,9 @@ def _settings(
     found: dict[str, Any] = {}
     if loader is not None:
         found = {key: loader[key] for key in _ARGUMENTS if loader.get(key) is not None}
+        storage = loader.get("storage")
+        if isinstance(storage, Mapping) and storage.get("type"):
+            found["file_system"] = str(storage["type"])
         batch = loader.get("batch_size")
         if batch is None:
             samples = [r.get("samples") for r in batches if r.get("samples")]
@@ -266,5 +284,6 @@ def _fetches(rows: Sequence[Mapping[str, Any]]) -> Fetches:
     return Fetches(
         _integers(rows, "loader"), _integers(rows, "worker"), _integers(rows, "batch"), _integers(rows, "epoch"), t0, t1,
         _column(rows, "cpu_ms"), _column(rows, "io_wait_ms"), _column(rows, "run_delay_ms"), _column(rows, "collate_ms"),
-        _column(rows, "bytes"), _column(rows, "rss"), _column(rows, "slowest_sample_ms"),
+        _column(rows, "bytes"), _column(rows, "rss"), _column(rows, "slowest_sample_ms"), _column(rows, "samples"),
+        _column(rows, "read_bytes"), _column(rows, "rchar"), _column(rows, "syscr"),
     )  # fmt: skip

@@ -8,14 +8,17 @@ import numpy as np
 
 from tracelens.model import PHASES
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.collectives import collective_signals
 from tracelens.signals.communication import communication_signals
 from tracelens.signals.conversions import conversion_signals
 from tracelens.signals.gpuwork import gpu_signals
 from tracelens.signals.hostwork import host_signals
+from tracelens.signals.leftovers import leftover_signals
 from tracelens.signals.loader import loader_signals
 from tracelens.signals.machine import machine_signals
 from tracelens.signals.memory import memory_signals
 from tracelens.signals.quality import quality_signals
+from tracelens.signals.recorded import recorded_signals
 from tracelens.signals.rereading import rereading_signals
 from tracelens.signals.runsteps import corrected_shares, run_signals
 from tracelens.signals.signal import Signals, Value
@@ -37,9 +40,12 @@ def rank_signals(analysis: RankAnalysis) -> Signals:
     gpu_signals(analysis, out)
     machine_signals(analysis, out)
     communication_signals(analysis, out)
+    collective_signals(analysis, out)
+    leftover_signals(analysis, out)
     quality_signals(analysis, out)
     run_signals(analysis, out)
     conversion_signals(analysis, out)
+    recorded_signals(analysis.run_log, analysis.whole_host_log, out)
     rereading_signals(analysis.run_log, analysis.whole_host_log, out)
     memory_signals(analysis.run_log, analysis.whole_host_log, out.number("gpu.memory_total"), out)
     _derived(analysis, out)
@@ -105,6 +111,12 @@ def _derived(analysis: RankAnalysis, out: Signals) -> None:
         "trace and GPU log",
         "no copy rate or no PCIe link state",
     )
+    moved, wide = out.number("transfer.saving_ms"), out.number("load.wide_share")
+    # half precision at least; uint8 leaves a quarter
+    out.add(
+        "transfer.narrow_saving_ms", 0.5 * moved * wide if moved is not None and wide is not None else None, "ms",
+        "trace and loader log", "needs a trace and a recorded bundle's batches",
+    )  # fmt: skip
     drop, compute = _clock_loss(analysis), out.number("phase.compute")
     length = out.number("steps.mean_ms")
     slowed = (

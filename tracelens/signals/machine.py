@@ -15,7 +15,7 @@ _NAMES = (
     "machine.system_cpu", "machine.iowait", "machine.main_cpu", "machine.worker_cpu", "machine.workers", "machine.affinity",
     "machine.quota_cores", "machine.throttled", "machine.main_threads", "machine.worker_threads", "machine.run_delay",
     "machine.dev_shm_used_share", "machine.memory_used_share", "machine.swap_used", "machine.psi_io", "machine.psi_memory",
-    "machine.worker_read_bytes_s", "machine.foreign_cores", "load.worker_imbalance",
+    "machine.worker_read_bytes_s", "machine.network_storage", "machine.foreign_cores", "load.worker_imbalance",
 )  # fmt: skip
 
 
@@ -118,6 +118,7 @@ def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
     share("machine.memory_used_share", _mean(1 - log.mem_available / log.mem_total), 1.0)
     out.add("machine.swap_used", _mean(log.swap_used), "bytes", LOG)
     out.add("machine.worker_read_bytes_s", _read_rate(mine), "bytes/s", LOG)
+    out.add("machine.network_storage", log.network_storage, None, LOG, "no input file was seen open")
     if out.value("machine.foreign_cores") is None:
         out.add(
             "machine.foreign_cores",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tracelens.trace import dialects
 from tracelens.trace.tables import (
+    Collective,
     Device,
     DeviceEvents,
     Host,
@@ -44,6 +45,7 @@ class TableBuilder:
         self._device: list[tuple[Any, ...]] = []
         self._memory: list[tuple[Any, ...]] = []
         self._sizes: dict[int, int] = {}
+        self._collectives: dict[int, Collective] = {}
 
     def add(self, events: Iterable[Any]) -> None:
         """Adds one piece's events (``reader.Event`` structs)."""
@@ -184,6 +186,13 @@ class TableBuilder:
                 warps = float(args.warps)
         if which == 0:
             kind = Device.COMMUNICATION if dialects.is_communication(name) else Device.KERNEL
+            if args is not None and args.collective is not None and corr >= 0:
+                width = dialects.element_width(str(args.dtype))
+                elements = max(_int(args.received), _int(args.sent))
+                if width and elements >= 0:
+                    self._collectives[corr] = Collective(
+                        dialects.collective_kind(str(args.collective)), elements * width, _int(args.ranks)
+                    )
         elif which == 1:
             copy, host_memory = dialects.copy_kind(name, wording)
             kind, pin = Device(copy), Pin(host_memory)
@@ -257,6 +266,7 @@ class TableBuilder:
                 zero_time=self.zero_time, clock_shift_ns=shift,
                 dialect="old" if self.old_dialect else "current", notes=tuple(self.notes),
             ),
+            collectives=self._collectives,
         )  # fmt: skip
 
     def _fill_sizes(self, device: DeviceEvents) -> None:

@@ -93,6 +93,27 @@ def is_communication(kernel: str) -> bool:
     return _COMMUNICATION.search(kernel) is not None
 
 
+# c10's names of element types, as collectives write them
+_WIDTHS = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Half": 2, "BFloat16": 2, "Short": 2, "Int": 4,
+    "Float": 4, "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16,
+}  # fmt: skip
+
+
+def element_width(dtype: str) -> int:
+    """Bytes of an element by c10's name of its type, 0 where it is not known."""
+    return _WIDTHS.get(dtype, 0)
+
+
+def collective_kind(name: str) -> str:
+    """A collective's name without what its variants add: "allreduce", "allgather", "reducescatter", "broadcast" ..."""
+    lowered = name.lower().strip("_").replace("_", "")
+    for kind in ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast"):
+        if lowered.startswith(kind):
+            return kind
+    return lowered
+
+
 @lru_cache(maxsize=4096)
 def copy_kind(name: str, wording: str = "") -> tuple[int, int]:
     """``(Device kind, Pin kind)`` of a copy from its name and, on ROCm, its ``kind`` argument."""

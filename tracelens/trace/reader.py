@@ -53,6 +53,11 @@ class Args(msgspec.Struct, gc=False):
     device_type: Number = msgspec.field(default=None, name="Device Type")
     device_id: Number = msgspec.field(default=None, name="Device Id")
     name: Any = None
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    received: Number = msgspec.field(default=None, name="In msg nelems")
+    sent: Number = msgspec.field(default=None, name="Out msg nelems")
+    ranks: Number = msgspec.field(default=None, name="Group size")
+    dtype: Any = None
 
 
 class Event(msgspec.Struct, gc=False):

@@ -118,6 +118,15 @@ class MemoryEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective as its kernel tells: ``kind`` ("allreduce", ...), bytes of the larger of its two messages, ranks."""
+
+    kind: str
+    bytes: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadReport:
     """What had to be done to read the file, for the quality notes."""
 
@@ -133,7 +142,10 @@ class ReadReport:
 
 @dataclass(frozen=True, slots=True)
 class TraceTables:
-    """One rank's trace. ``threads`` are (pid, tid) labels, ``thread_names`` what the file calls them."""
+    """One rank's trace. ``threads`` are (pid, tid) labels, ``thread_names`` what the file calls them.
+
+    ``collectives`` are what communication kernels say of their messages, by correlation id.
+    """
 
     host: HostEvents
     device: DeviceEvents
@@ -146,6 +158,7 @@ class TraceTables:
     base_ns: int
     has_base: bool
     report: ReadReport = field(default_factory=ReadReport)
+    collectives: Mapping[int, Collective] = field(default_factory=dict)
 
     @property
     def extent(self) -> tuple[int, int]:
