@@ -25,7 +25,7 @@ def _fetches(*rows: tuple[int, float, float, float]) -> Fetches:
     zero = np.zeros(len(rows), dtype=np.int64)
     return Fetches(
         zero, zero, np.array(batch), zero, _ns(t0), _ns(t1), unknown, unknown, unknown,
-        np.array(collate, dtype=float), unknown, unknown, unknown,
+        np.array(collate, dtype=float), *[unknown] * 7,
     )  # fmt: skip
 
 

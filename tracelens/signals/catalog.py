@@ -145,10 +145,11 @@ def _threads(analysis: RankAnalysis, out: Signals) -> None:
         (out.number("load.threads_per_core"), _THREADS_OF_CORE),
     )
     known = any(value is not None for value, _ in seen)
-    crowded = None
-    if saving is not None and step and (known or not analysis.has_gpu):
-        many = any(value is not None and value >= least for value, least in seen)
-        crowded = many and saving >= 0.03 * step and not out.value("quality.cpu_only")
+    many = any(value is not None and value >= least for value, least in seen)
+    crowded: bool | None = None
+    if saving is not None and step:
+        waits = saving >= 0.03 * step and not out.value("quality.cpu_only")
+        crowded = many if waits and known else None if waits else False
     out.add("load.crowded", crowded, None, "host log", "no process of the loader was sampled")
     out.add(
         "load.crowded_ms",
