@@ -462,6 +462,16 @@ def test_a_replay_is_deterministic_and_scenarios_do_not_touch_each_other(
     for number, scenario in enumerate((BASE, one, other)):
         assert np.array_equal(replay(graph, [scenario]).steps_ns[0], together.steps_ns[number])
 
+def test_waits_that_ended_leave_the_workers_as_busy_as_a_log_saw_them() -> None:
+    """Of nine batches the first two are waited for, 45 of 90 ms; then every worker delivers in time."""
+    asked = [0.0, 5.0, *(50.0 + 6 * i for i in range(7))]
+    there = [3.0, 47.0, *asked[2:]]
+    graph = fed(there, 4, consume=5 * MS, asked=asked)
+    assert not fit_service(graph, 4, 8).any()
+    step = graph.recorded_ns / graph.steps
+    assert fit_service(graph, 4, 8, busy=0.4) == pytest.approx([0.4 * 4 * step] * 9)
+
+
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.sampled_from([0.5, 2.0, 8.0]))

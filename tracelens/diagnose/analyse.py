@@ -106,7 +106,7 @@ def judge(
     for name, value in (extra or {}).items():
         signals.add(name, value, "ms" if name.endswith("_ms") else None, "all ranks")
     exposed: dict[str, float] = {}
-    whatifs, replayed = what_ifs(analysis, _workers_busy(signals))
+    whatifs, replayed = what_ifs(analysis, workers_busy(signals))
     if replayed is not None:
         for signal, saving in replayed.causes.items():
             idle = signals.number(signal)
@@ -125,13 +125,26 @@ def judge(
     return Judged(analysis, signals, whatifs, evaluations, name, reason, replayed, exposed)
 
 
-def _workers_busy(signals: Signals) -> float | None:
-    """How busy the workers are at least: the loader log's word, else their CPU use (iowait is the whole machine's)."""
+def workers_busy(signals: Signals) -> float | None:
+    """How busy the workers are: the loader log's word, else what the host log shows, else None.
+
+    They compute for as much time as their CPU use says, usually: a short trace may lie where they still fill their queues.
+    Beside it they wait for storage, at most as much as the machine does (which others may share), and at most so much that
+    they would compute no more when nothing stopped them than they were seen to.
+    """
     busy = signals.get("load.worker_busy")
-    if busy is not None and busy.source == "loader log":
+    if signals.value("load.mode") != "workers" or busy is None:
+        return None
+    if busy.source == "loader log":
         return signals.number("load.worker_busy")
-    computing = signals.number("machine.worker_cpu")
-    return min(computing, 1.0) if computing is not None and signals.value("load.mode") == "workers" else None
+    traced, usual = signals.number("machine.worker_cpu"), signals.number("machine.worker_cpu_usual")
+    known = [v for v in (traced, usual) if v is not None]
+    if not known:
+        return None
+    computing, most = min(known), signals.number("machine.worker_cpu_most")
+    waiting = computing + (signals.number("load.worker_io_wait") or 0.0)
+    stretched = computing / most if most else waiting
+    return min(max(computing, min(waiting, stretched)), 1.0)
 
 
 def _judge_all(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> list[Judged]:

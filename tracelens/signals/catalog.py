@@ -37,7 +37,8 @@ def rank_signals(analysis: RankAnalysis) -> Signals:
     run_signals(analysis, out)
     conversion_signals(analysis, out)
     rereading_signals(analysis.run_log, analysis.whole_host_log, out)
-    memory_signals(analysis.run_log, analysis.whole_host_log, out.number("gpu.memory_total"), out)
+    recorded = analysis.whole_host_log if analysis.run_log is not None else None
+    memory_signals(analysis.run_log, recorded, out.number("gpu.memory_total"), out)
     _derived(analysis, out)
     out.missing(
         "needs the loader measured at several numbers of workers (tracelens tune --loader-only)",

@@ -221,7 +221,8 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
     its index sent. The others were complete before they were asked for; they are given the usual service time,
     or less where that would make them late. ``busy`` (share of time that a worker works, from a host log) gives the
     usual service time where nothing was waited for; without it, 0: the loader is not seen to limit anything.
-    Where waits cost 8 % of the time but no service shows, the workers are taken to be busy all the time.
+    Where waits cost 8 % of the time but no service shows, the workers are taken to be busy all the time, unless a whole
+    round of them delivered in time afterwards.
     """
     asked, there = graph.requests.asked, graph.requests.there
     count = asked.size
@@ -229,7 +230,9 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
         return np.empty(0)
     step = graph.recorded_ns / max(graph.steps, 1)
     waited = there - asked > max(0.02 * step, 200_000.0)
-    usual = busy * workers * step if busy is not None and not waited.any() else 0.0
+    # after this many batches in time, one from every worker, nothing waits for them any more
+    over = count - 1 - int(np.flatnonzero(waited).max(initial=-1)) >= workers
+    usual = busy * workers * step if busy is not None and (over or not waited.any()) else 0.0
     service = np.full(count, usual)
     for _ in range(3):
         ready = np.where(waited, there, np.minimum(asked, there))
@@ -248,7 +251,7 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
         known = service[workers:][waited[workers:]]
         if known.size:
             usual = float(np.median(known))
-        elif not usual and (there - asked)[waited].sum() >= _LIMITING * graph.recorded_ns:
+        elif not usual and not over and (there - asked)[waited].sum() >= _LIMITING * graph.recorded_ns:
             # waited for, but only while it is unknown when work had begun: an empty queue means busy workers,
             # busy with reading too, which ``busy`` does not count
             usual = workers * step
