@@ -87,3 +87,25 @@ def test_without_a_gpu_operators_stay(tmp_path: Path) -> None:
 
 def test_every_class_is_answered(tmp_path: Path) -> None:
     assert set(bounds(RankAnalysis(Loop().trace().tables(tmp_path))).saving_ms) == set(RESOURCES)
+
+
+def test_kernels_hidden_in_graphs_are_of_unknown_kinds(tmp_path: Path) -> None:
+    """400 of each 1000 queued behind a graph launch with nothing recorded: neither kind of kernel has a bound."""
+
+    def found(hidden: bool) -> WhatIfs:
+        trace = Trace()
+        for number in range(8):
+            at = 1000 + 1000 * number
+            trace.step(number, at, at + 999)
+            trace.correlation += 1
+            trace.call(
+                "cudaGraphLaunch" if hidden else "cudaFree", at + 5, at + 15, correlation=trace.correlation
+            )
+            trace.launch(at + 20, POINTWISE, at + 30, at + 500)
+            trace.launch(at + 40, GEMM, at + 900, at + 990)
+        return bounds(RankAnalysis(trace.tables(tmp_path / str(hidden))))
+
+    assert found(True).saving_ms["gpu"] is None
+    assert found(True).saving_ms["memory_bandwidth"] is None
+    assert found(True).saving_ms["cpu"] is not None
+    assert found(False).saving_ms["memory_bandwidth"] == pytest.approx(0.47)

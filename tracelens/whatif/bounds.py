@@ -14,6 +14,8 @@ from tracelens.signals import kernels
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.runsteps import corrected_shares
 
+_HIDDEN = 0.1  # of the time queued behind CUDA graphs without a kernel: as the rule quality.unrecorded_graphs has it
+
 
 @dataclass(frozen=True, slots=True)
 class WhatIfs:
@@ -62,8 +64,10 @@ def bounds(analysis: RankAnalysis) -> WhatIfs:
     limits = {
         limit: analysis.kernels.share(analysis.activity, limit, analysis.in_window) for limit in range(4)
     }
-    if limits[kernels.MEMORY] is None:
-        saving["gpu"] = saving["memory_bandwidth"] = None if compute else 0.0
+    hidden = bool(analysis.activity.graph_launches) and phases.queued.total >= _HIDDEN * analysis.length
+    if limits[kernels.MEMORY] is None or hidden:
+        # what runs unrecorded inside CUDA graphs is work of unknown kinds
+        saving["gpu"] = saving["memory_bandwidth"] = None if compute or hidden else 0.0
     else:
         saving["memory_bandwidth"] = compute * (limits[kernels.MEMORY] or 0.0)
         saving["gpu"] = compute * ((limits[kernels.ARITHMETIC] or 0.0) + (limits[kernels.SMALL] or 0.0))
