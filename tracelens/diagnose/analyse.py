@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,7 @@ from tracelens.signals.runsteps import corrected_shares
 from tracelens.signals.series import series
 from tracelens.signals.signal import Signals
 from tracelens.whatif.bounds import WhatIfs
-from tracelens.whatif.scenarios import RankReplay, what_ifs
+from tracelens.whatif.scenarios import RankReplay, what_ifs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +103,30 @@ def judge(
     analysis: RankAnalysis, rules: Mapping[str, Rule], extra: Mapping[str, Any] | None = None
 ) -> Judged:
     """Signals, what-ifs, rules and class of one rank; ``extra`` are signals that need other ranks."""
-    signals = rank_signals(analysis)
-    for name, value in (extra or {}).items():
-        signals.add(name, value, "ms" if name.endswith("_ms") else None, "all ranks")
+    return _judged([analysis], rules, extra or {})[0]
+
+
+def _judged(
+    ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule], extra: Mapping[str, Any]
+) -> list[Judged]:
+    known = []
+    for analysis in ranks:
+        signals = rank_signals(analysis)
+        for name, value in extra.items():
+            signals.add(name, value, "ms" if name.endswith("_ms") else None, "all ranks")
+        known.append(signals)
+    outcomes = what_ifs_of(ranks, [workers_busy(signals) for signals in known])
+    return [_ruled(*rank, rules) for rank in zip(ranks, known, outcomes, strict=True)]
+
+
+def _ruled(
+    analysis: RankAnalysis,
+    signals: Signals,
+    outcome: tuple[WhatIfs, RankReplay | None],
+    rules: Mapping[str, Rule],
+) -> Judged:
     exposed: dict[str, float] = {}
-    whatifs, replayed = what_ifs(analysis, workers_busy(signals))
+    whatifs, replayed = outcome
     if replayed is not None:
         for signal, saving in replayed.causes.items():
             idle = signals.number(signal)
@@ -157,19 +177,19 @@ def _judge_all(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> list
             "communication.late_rank": number if number is not None else index,
             "communication.waiting_ms": max(waiting, 0.0),
         }
-    return [judge(rank, rules, extra) for rank in ranks]
+    return _judged(ranks, rules, extra)
 
 
 def _together(judged: Sequence[Judged]) -> WhatIfs:
-    """The run's what-ifs: a class made free on all ranks at once, the mean over ranks."""
+    """The run's what-ifs: a class made free on all ranks at once. Ranks that no longer wait for each other keep paces of
+    their own, and the run's is the sum of them: the harmonic mean of their steps."""
     if len(judged) == 1:
         return judged[0].whatifs
     saving: dict[Bottleneck, float | None] = {}
-    for name in RESOURCES:
-        values = [j.whatifs.saving_ms.get(name) for j in judged]
-        known = [v for v in values if v is not None]
-        saving[name] = sum(known) / len(known) if known else None
     step = sum(j.whatifs.step_ms for j in judged) / len(judged)
+    for name in RESOURCES:
+        left = [1 - share for j in judged if (share := j.whatifs.share(name)) is not None]
+        saving[name] = step * (1 - statistics.harmonic_mean(left)) if left else None
     kinds = {j.whatifs.kind for j in judged}
     errors = [abs(j.whatifs.error) for j in judged if j.whatifs.error is not None]
     return WhatIfs(
