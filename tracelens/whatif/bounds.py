@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from tracelens.model import RESOURCES, Bottleneck
 from tracelens.signals import kernels
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.quality import expects_gpu
 from tracelens.signals.runsteps import corrected_shares
 
 _HIDDEN = 0.1  # of the time queued behind CUDA graphs without a kernel: as the rule quality.unrecorded_graphs has it
@@ -54,7 +57,18 @@ def bounds(analysis: RankAnalysis) -> WhatIfs:
         # without a GPU, freeing cpu frees loading and stalls while operators stay (design section 5)
         step_ms = float(analysis.plain_ms.mean()) if analysis.has_step_log else step_ms
         saving["cpu"] = step_ms * (shares["load"] + shares["host"])
-        saving |= {"h2d_copy": 0.0, "communication": 0.0, "gpu": 0.0}
+        if not expects_gpu(analysis):
+            saving |= {"h2d_copy": 0.0, "communication": 0.0, "gpu": 0.0}
+        elif (used := _utilization(analysis)) is not None:
+            # of the GPU's own work only its log tells: that remains
+            saving["cpu"] = min(saving["cpu"], step_ms * (1 - used))
+        return WhatIfs(step_ms, saving, "bound")
+    if not (analysis.activity.device.launch >= 0).any():
+        # nothing but GPU work was recorded: what it waits for may all be the host, and whether anything waits for it
+        # nobody can tell
+        saving["cpu"] = ms(analysis.length - phases.busy.total)
+        saving["h2d_copy"] = ms(phases.parts["transfer"].total)
+        saving["communication"] = ms(phases.parts["communication"].total)
         return WhatIfs(step_ms, saving, "bound")
     host = phases.parts["load"].union(phases.parts["host"]).intersect(phases.starved)
     saving["cpu"] = ms(host.total)
@@ -72,3 +86,10 @@ def bounds(analysis: RankAnalysis) -> WhatIfs:
         saving["memory_bandwidth"] = compute * (limits[kernels.MEMORY] or 0.0)
         saving["gpu"] = compute * ((limits[kernels.ARITHMETIC] or 0.0) + (limits[kernels.SMALL] or 0.0))
     return WhatIfs(step_ms, saving, "bound")
+
+
+def _utilization(analysis: RankAnalysis) -> float | None:
+    """Share of the time that the GPU worked, by the usual sample of its log: the first ones may lie before the work."""
+    log = analysis.gpu_log
+    used = log.utilization_gpu[np.isfinite(log.utilization_gpu)] if log is not None else np.empty(0)
+    return float(np.clip(np.median(used), 0, 1)) if used.size else None
