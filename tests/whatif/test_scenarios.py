@@ -305,6 +305,24 @@ def test_one_or_two_steps_are_compared_as_recorded(tmp_path: Path) -> None:
     assert abs(whatifs.error or 1) < 0.03
 
 
+@pytest.mark.parametrize(("steps", "whole"), [(4, True), (9, False)])
+def test_a_few_steps_that_start_up_fills_are_all_replayed(tmp_path: Path, steps: int, whole: bool) -> None:
+    """Each step one launch takes 3000, loading its module, of 3.4 ms; a longer recording has a steady state."""
+    trace, host = Trace(), 1000.0
+    for number in range(steps):
+        begin = host
+        for k in range(8):
+            cost = 3000.0 if k == 3 else 4.0
+            trace.launch(host, GEMM, host + cost + 5, host + cost + 45, cost=cost)
+            host += cost + 50
+        trace.step(number, begin, host - 1)
+    whatifs, rank = replayed(RankAnalysis(trace.tables(tmp_path)))
+    assert rank.few is whole
+    assert rank.graph.steps == (4 if whole else 8)
+    # eight kernels of 40 remain, one behind the other
+    assert whatifs.speedup("cpu") == pytest.approx(3.43 / 0.33, rel=0.05)
+
+
 # --- the profiler's own cost ------------------------------------------------------------------------------------------
 
 

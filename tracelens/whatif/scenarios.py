@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tracelens.model import RESOURCES, Bottleneck
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.hostwork import first_use_time
 from tracelens.whatif import graph as g
 from tracelens.whatif.bounds import WhatIfs, bounds
 from tracelens.whatif.fidelity import Span, held_out_errors, with_profiler_apart, without_profiler
@@ -25,6 +26,8 @@ WARN_ERROR, MAX_ERROR = (
 MAX_CONCURRENT = (
     0.1  # share of time with two launching threads at work, beyond which one host is no model of it
 )
+_FEW = 3  # steady steps
+_STARTUP = 0.25  # of them in first uses: as the rule host.startup has it
 MAX_TASKS = 60_000  # interactions and activities replayed at most; longer windows are sampled
 
 # what is left of recorded dispatch when the profiler's own share and what can be saved at best are taken off: profiling
@@ -138,8 +141,7 @@ def what_ifs_of(analyses: Sequence[RankAnalysis], busy: Sequence[float | None]) 
             return together
     alone: list[Outcome] = []
     for analysis, share in zip(analyses, busy, strict=True):
-        steps = analysis.steps
-        outcome = _outcomes([analysis], [(steps.first, steps.last)], [share]) if steps.count else None
+        outcome = _outcomes([analysis], [_span(analysis)], [share]) if analysis.steps.count else None
         alone += outcome if outcome is not None else [(bounds(analysis), None)]
     return alone
 
@@ -170,7 +172,7 @@ def _outcomes(
     classes = {name: merge(UNPROFILED, scenario) for name, scenario in CLASSES.items()}
     pairs = {f"{a}+{b}": merge(classes[a], classes[b]) for a, b in PAIRS}
     scenarios = {"base": Scenario("base"), "unprofiled": UNPROFILED, **CAUSES, **classes, **pairs}
-    few = spans[0][1] - spans[0][0] + 1 < 3
+    few = spans[0][1] - spans[0][0] + 1 < 3 or spans[0][0] < analyses[0].steps.first
     results = replay_together(feeds, list(scenarios.values()), 1 if few else PASSES)
     errors = held_out_errors(analyses, spans, feeds, None if corrected else results)
     # one or two steps say nothing about a steady state: they are compared as recorded, with the backlog they began with
@@ -202,6 +204,14 @@ def _outcomes(
         sampled = chosen[i] != spans[i]
         outcomes.append((whatifs, RankReplay(tuple(feeds), i, base, whatifs, causes, both, sampled, few)))
     return outcomes
+
+
+def _span(analysis: RankAnalysis) -> Span:
+    """The steady steps; all of a few that start-up fills, which have no steady state to begin after the first."""
+    steps = analysis.steps
+    starting = first_use_time(analysis).clip(*analysis.window).total
+    filled = steps.steady <= _FEW and starting >= _STARTUP * analysis.length
+    return (0 if filled else steps.first), steps.last
 
 
 def _means(result: Replayed, few: bool) -> Floats:
