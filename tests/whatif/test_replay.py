@@ -194,6 +194,22 @@ def test_an_overlapped_collective_costs_nothing() -> None:
     assert mean(graph) == mean(graph, CLASSES["communication"]) == 200
 
 
+def test_a_queue_that_waited_for_collectives_does_not_outlast_them() -> None:
+    """4000 were queued, of which the stream works for 200 and waits for the rest; the host takes 250 a step, kernels 100."""
+    made, steps = repeated()
+    for _ in steps:
+        kernel = made.launch(100, gap=230)
+        made.launch(800, stream=1, after=kernel, work=g.COMMUNICATION)
+        made.step()
+    graph = made.graph(backlog=(4000.0, 0.0), begun=4000.0)
+    graph = dataclasses.replace(graph, queued=np.array([200.0, 0.0]))
+    base, free = replay(graph, [BASE, CLASSES["communication"]], passes=1).first_pass_ns
+    # as recorded the first kernel waits for all that was queued
+    assert base[0] == 100 + 800
+    assert free.sum() == max(4 * 250 + 90 - 4000, 0)
+    assert mean(graph, CLASSES["communication"]) == 250
+
+
 # --- several ranks ----------------------------------------------------------------------------------------------------
 
 
@@ -470,6 +486,8 @@ def test_waits_that_ended_leave_the_workers_as_busy_as_a_log_saw_them() -> None:
     assert not fit_service(graph, 4, 8).any()
     step = graph.recorded_ns / graph.steps
     assert fit_service(graph, 4, 8, busy=0.4) == pytest.approx([0.4 * 4 * step] * 9)
+    # more workers than the trace has batches: half of these in time are enough
+    assert not fit_service(graph, 12, 24).any()
 
 
 # --- for every graph --------------------------------------------------------------------------------------------------

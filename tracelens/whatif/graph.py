@@ -66,7 +66,8 @@ class Graph:
     ``gap`` (n, 8): host work before the interaction by kind, ns. ``call``: the interaction's own cost, ns.
     ``first``/``count``: its activities. ``waits_for``: the activity whose end it waits for (-1: none),
     ``slack`` how long after that end it returns. ``step``: steady step that it belongs to.
-    ``backlog``: per stream, when work queued before the first interaction ends, ns after the steps begin on the host.
+    ``backlog``: per stream, when work queued before the first interaction ends, ns after the steps begin on the host;
+    ``queued``: ns of it in which the stream works rather than waits (None: all).
     ``call_work``: the kind of host work that the interaction's own cost is (None: all dispatch).
     ``rows``: each activity's row in the trace, ``events``: recorded host events that begin in the gap (None: a graph not
     made from one).
@@ -107,6 +108,7 @@ class Graph:
     rows: Ints | None = None
     events: Ints | None = None
     tail: Floats | None = None
+    queued: Floats | None = None
     foreign: bool = False
 
     def __len__(self) -> int:
@@ -155,6 +157,7 @@ def build_graph(
     recorded = float(steps.done[last] - (steps.done[first - 1] if first > 0 else steps.begin[0]))
     after = _across_streams(analysis, rows, order, position, begin, count)
     hidden, foreign = unrecorded(analysis, order, after, timing)
+    backlog, queued = _backlog(analysis, order, streams, low)
     tail = np.zeros(order.size) if foreign else None
     if tail is not None:
         waiting = waits_for >= 0
@@ -162,7 +165,7 @@ def build_graph(
     return Graph(
         kind=kinds, gap=gap, call=call, first=begin, count=count, waits_for=waits_for, slack=slack, small_wait=small,
         step=own_step, duration=(device.end - device.start)[order].astype(np.float64), work=device_work(analysis)[order],
-        stream=stream.astype(np.int64), after=after, backlog=_backlog(analysis, order, streams, low),
+        stream=stream.astype(np.int64), after=after, backlog=backlog, queued=queued,
         hidden=hidden,
         owner=np.clip(steps.owner[order] - first, 0, last - first),
         bytes=device.bytes[order], pin=device.pin[order].astype(np.int64), names=device.name[order].astype(np.int64),
@@ -432,15 +435,20 @@ def _call_work(
     return work
 
 
-def _backlog(analysis: RankAnalysis, order: Ints, streams: Ints, low: int) -> Floats:
-    """When each stream is free of work that these steps did not launch, ns after ``low``; not before it."""
+def _backlog(analysis: RankAnalysis, order: Ints, streams: Ints, low: int) -> tuple[Floats, Floats]:
+    """When each stream is free of work that these steps did not launch, ns after ``low``, not before it; and for how long
+    it works until then."""
     device = analysis.activity.device
     mine = np.zeros(len(device), dtype=bool)
     mine[order] = True
     first = int(device.start[order].min()) if order.size else low
     earlier = ~mine & (device.start < max(first, low))
-    free = [int(device.end[earlier & (device.stream == s)].max(initial=low)) for s in streams]
-    return np.array([max(at - low, 0) for at in free], dtype=np.float64)
+    ends, works = [], []
+    for stream in streams:
+        start, end = (times[earlier & (device.stream == stream)] for times in (device.start, device.end))
+        ends.append(max(int(end.max(initial=low)) - low, 0))
+        works.append(int(np.maximum(end - np.maximum(start, low), 0).sum()))
+    return np.array(ends, dtype=np.float64), np.array(works, dtype=np.float64)
 
 
 def _previous_on_stream(stream: Ints, end: Ints) -> Ints:

@@ -118,7 +118,7 @@ def _walk(
     arrivals = _Arrivals(graph, scenarios, service, workers, ahead)
     latency, between, queue = graph.timing.latency_ns, graph.timing.gap_ns, graph.timing.queue
     host = np.zeros(count)
-    stream_end = _queued_before(graph, duration)
+    stream_end = _queued_before(graph, duration, alone)
     hidden = graph.hidden.tolist()
     turns = _foreign_turns(graph, duration)
     tail = graph.tail[:, None] * turns if graph.tail is not None else None
@@ -229,17 +229,20 @@ def _foreign_turns(graph: Graph, duration: Floats) -> Floats:
     return np.asarray(duration[kernels].sum(axis=0) / today)
 
 
-def _queued_before(graph: Graph, duration: Floats) -> list[Floats]:
+def _queued_before(graph: Graph, duration: Floats, alone: NDArray[np.bool_]) -> list[Floats]:
     """When each stream is free of work queued before the replay: work like the stream's own, so it shrinks with that.
 
-    Left as recorded, a deep queue would outlast all passes of a scenario with free kernels and hide the host's pace.
+    Left as recorded, a deep queue would outlast all passes of a scenario with free kernels and hide the host's pace. What
+    of it was waiting is left out where nobody waits for a collective.
     """
     ends = []
     for stream, backlog in enumerate(graph.backlog):
         mine = graph.stream == stream
         today = graph.duration[mine].sum()
         left = duration[mine].sum(axis=0) / today if today > 0 else np.ones(duration.shape[1])
-        ends.append(np.where((backlog > 0) & (left > 0), backlog * left, _NEVER))
+        working = backlog if graph.queued is None else min(backlog, graph.queued[stream])
+        until = np.where(alone, working, backlog) * left
+        ends.append(np.where((backlog > 0) & (left > 0), until, _NEVER))
     return ends
 
 
@@ -293,8 +296,8 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
     its index sent. The others were complete before they were asked for; they are given the usual service time,
     or less where that would make them late. ``busy`` (share of time that a worker works, from a host log) gives the
     usual service time where nothing was waited for; without it, 0: the loader is not seen to limit anything.
-    Where waits cost 8 % of the time but no service shows, the workers are taken to be busy all the time, unless a whole
-    round of them delivered in time afterwards.
+    Where waits cost 8 % of the time but no service shows, the workers are taken to be busy all the time, unless they
+    delivered a whole round, or half the batches, in time afterwards.
     """
     asked, there = graph.requests.asked, graph.requests.there
     count = asked.size
@@ -302,8 +305,8 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
         return np.empty(0)
     step = graph.recorded_ns / max(graph.steps, 1)
     waited = there - asked > max(0.02 * step, 200_000.0)
-    # after this many batches in time, one from every worker, nothing waits for them any more
-    over = count - 1 - int(np.flatnonzero(waited).max(initial=-1)) >= workers
+    # after this many batches in time, one from every worker or half of all, nothing waits for them any more
+    over = count - 1 - int(np.flatnonzero(waited).max(initial=-1)) >= min(workers, count / 2)
     usual = busy * workers * step if busy is not None and (over or not waited.any()) else 0.0
     service = np.full(count, usual)
     for _ in range(3):
