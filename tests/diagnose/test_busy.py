@@ -20,12 +20,13 @@ WINDOW = {"load.mode": "workers", "load.worker_busy": 0.6, "machine.worker_cpu":
         # the trace lies where workers still fill their queues
         ({"load.worker_io_wait": 0.1, "machine.worker_cpu_usual": 0.3}, 0.4),
         # others use the storage too: at full speed these compute for 90 % of the time
-        ({"load.worker_io_wait": 0.5, "machine.worker_cpu_usual": 0.45, "machine.worker_cpu_most": 0.9}, 0.5),
+        ({"load.worker_io_wait": 0.4, "machine.worker_cpu_usual": 0.45, "machine.worker_cpu_most": 0.9}, 0.5),
         # a log without their start never shows them at full speed
         ({"load.worker_io_wait": 0.1, "machine.worker_cpu_usual": 0.5, "machine.worker_cpu_most": 0.5}, 0.6),
         # nothing says how long they wait
         ({}, 0.5),
-        ({"load.worker_io_wait": 0.8}, 1.0),
+        # the machine waits for more than these workers have time for
+        ({"load.worker_io_wait": 0.5}, 0.5),
         ({"load.mode": "main_process"}, None),
         ({"machine.worker_cpu": "missing"}, None),
     ],

@@ -149,8 +149,9 @@ def workers_busy(signals: Signals) -> float | None:
     """How busy the workers are: the loader log's word, else what the host log shows, else None.
 
     They compute for as much time as their CPU use says, usually: a short trace may lie where they still fill their queues.
-    Beside it they wait for storage, at most as much as the machine does (which others may share), and at most so much that
-    they would compute no more when nothing stopped them than they were seen to.
+    Beside it they wait for storage, at most as much as the machine does (which others may share, and do where it is more
+    than the workers have time for), and at most so much that they would compute no more when nothing stopped them than they
+    were seen to.
     """
     busy = signals.get("load.worker_busy")
     if signals.value("load.mode") != "workers" or busy is None:
@@ -162,7 +163,8 @@ def workers_busy(signals: Signals) -> float | None:
     if not known:
         return None
     computing, most = min(known), signals.number("machine.worker_cpu_most")
-    waiting = computing + (signals.number("load.worker_io_wait") or 0.0)
+    blocked = signals.number("load.worker_io_wait") or 0.0
+    waiting = computing + (blocked if (traced or 0.0) + blocked < 1.0 else 0.0)
     stretched = computing / most if most else waiting
     return min(max(computing, min(waiting, stretched)), 1.0)
 
