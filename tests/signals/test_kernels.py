@@ -12,8 +12,11 @@ import pytest
 from tests.tracekit import GEMM, MAIN, POINTWISE, V100, Trace
 from tracelens.ingest.tables import GPU_COLUMNS, INT_COLUMNS, TEXT_COLUMNS, gpu_log
 from tracelens.signals import kernels
+from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.gpuwork import gpu_signals
 from tracelens.signals.kernels import KernelClasses, classify
 from tracelens.signals.operators import parents
+from tracelens.signals.signal import Signals
 
 A100 = {
     "id": 0, "name": "NVIDIA A100-SXM4-40GB", "totalGlobalMem": 42_298_834_944, "computeMajor": 8, "computeMinor": 0,
@@ -216,6 +219,16 @@ def test_small_is_what_its_work_does_not_explain(tmp_path: Path) -> None:
     trace.run("aten::mm", [[64, 8192], [8192, 64]], [(GEMM, 60)], grid=[4, 1, 1])  # four blocks on 108 units
     trace.run("aten::mm", [[64, 8192], [8192, 64]], [(GEMM, 60)], grid=[400, 1, 1])
     assert named(trace.classes(tmp_path), trace, tmp_path) == ["small", "memory", "small", "memory"]
+
+
+def test_products_too_small_for_the_gpu_are_no_matter_of_precision(tmp_path: Path) -> None:
+    """A product of 1000 us in fp32, and one of 200 whose few blocks leave the GPU idle."""
+    trace = Shaped()
+    trace.run("aten::mm", [[8192, 4096], [4096, 512]], [("ampere_sgemm_128x128_tn", 2500)], "float")
+    trace.run("aten::mm", [[64, 512], [512, 64]], [("ampere_sgemm_64x64_tn", 200)], "float", grid=[2, 1, 1])
+    signals = Signals()
+    gpu_signals(RankAnalysis(trace.tables(tmp_path)), signals)
+    assert signals.number("kernels.fp32_matmul_ms") == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(("blocks", "expected"), [(54, "small"), (55, "arithmetic")])
