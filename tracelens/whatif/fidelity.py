@@ -20,6 +20,7 @@ _BASE = (Scenario("base"),)
 # what recording one host event costs at least: 0.47 us without shapes, 0.6-0.7 us with (torch 2.13 on a server CPU,
 # operators of 1 us; older versions cost more), and at most what is taken off the work around it
 EVENT_NS, _AT_MOST = 500.0, 0.5
+_EVENTFUL = (g.DISPATCH, g.OPTIMIZER)  # kinds of host work with many short events
 _TOUCHED = (g.DISPATCH, g.OPTIMIZER, g.CAST, g.COPY)  # kinds of host work that recording lengthens
 
 
@@ -29,9 +30,9 @@ def with_profiler_apart(feed: Feed) -> Feed:
     if graph.events is None:
         return feed
     gap, cost = graph.gap.copy(), EVENT_NS * graph.events
-    work = gap[:, _TOUCHED].sum(axis=1)
+    work = gap[:, _EVENTFUL].sum(axis=1)
     cost = np.minimum(cost, _AT_MOST * work)
-    gap[:, _TOUCHED] *= (1 - cost / np.maximum(work, 1.0))[:, None]
+    gap[:, _EVENTFUL] *= (1 - cost / np.maximum(work, 1.0))[:, None]
     # a call is an event too
     own = np.where(graph.kind == g.LAUNCH, np.minimum(EVENT_NS, _AT_MOST * graph.call), 0.0)
     gap[:, g.PROFILER] += cost + own
