@@ -336,6 +336,40 @@ def print_what_ifs(rows: Sequence[Row]) -> None:
         )
 
 
+def missed(predicted: float | None, true: float) -> str | None:
+    """How a what-if missed: ``null``, ``low`` or ``high`` by more than 10 %, ``promise`` where nothing was to be gained; None
+    where it did not."""
+    if abs(true - 1) < GAIN:
+        return "promise" if (predicted or 1.0) > 1 + GAIN else None
+    if predicted is None:
+        return "null"
+    off = predicted / true - 1
+    return None if abs(off) <= 0.1 else "high" if off > 0 else "low"
+
+
+def print_missed(rows: Sequence[Row]) -> None:
+    """The what-ifs that missed: counts by family and resource, most first, then each with prediction and truth."""
+    counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    lines = []
+    for row in rows:
+        parts = []
+        for name, (predicted, true, _) in row.what_ifs.items():
+            if how := missed(predicted, true):
+                counts[row.group, name][how] += 1
+                said = "null" if predicted is None else f"{predicted:.2f}"
+                parts.append(f"{name} {said} for {true:.2f} ({how})")
+        if parts:
+            lines.append(f"    {row.name[:46]:46} {row.kind or 'none':7}{'; '.join(parts)}")
+    print(f"{'family':34}{'resource':18}{'null':>6}{'low':>6}{'high':>6}{'promise':>9}")
+    for (group, name), found in sorted(counts.items(), key=lambda item: -sum(item[1].values())):
+        cells = "".join(
+            f"{found[how] or '':>{width}}"
+            for how, width in (("null", 6), ("low", 6), ("high", 6), ("promise", 9))
+        )
+        print(f"{group:34}{name:18}{cells}")
+    print("\n".join(lines))
+
+
 def print_replay(rows: Sequence[Row]) -> None:
     """How well unchanged replays land."""
     kinds: dict[str, int] = defaultdict(int)
@@ -426,6 +460,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--all-rows", action="store_true", help="a line for each generated job, not only for misses"
     )
+    parser.add_argument(
+        "--misses", action="store_true", help="list the what-ifs that missed, by family and resource"
+    )
     options = parser.parse_args(arguments)
     if options.traces is None and not options.simulated and options.generated is None:
         print(
@@ -453,6 +490,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scores(simulated, 14 / 18)
         _heading("What-ifs of the simulated traces: relative error of the speed-up")
         print_what_ifs(simulated)
+        if options.misses:
+            print_missed(simulated)
         print_replay([*real, *simulated])
         _heading("Confidence, real and simulated")
         print_reliability([*real, *simulated])
@@ -474,6 +513,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(failures)} runs failed" + "".join(f"\n  {failure}" for failure in failures))
         _heading("What-ifs of the generated jobs: relative error of the speed-up")
         print_what_ifs(rows)
+        if options.misses:
+            print_missed(rows)
         print_replay(rows)
         _heading("Confidence")
         print_reliability(rows)

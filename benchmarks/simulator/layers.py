@@ -436,6 +436,10 @@ def sdpa(net: Net, heads: int, seq: int, d: int) -> None:
             "aten::_scaled_dot_product_efficient_attention_backward",
         )
     shape = ((b, heads, seq, d),) * 3
+    # the kernels' own operators take tokens before heads; backward ones the gradient first, and output and log-sums last
+    inner = ((b, seq, heads, d),) * 3
+    bias = () if flash else ((),)
+    given = (*((b, heads, seq, d),) * 4, *bias, (b, heads, seq, d), (b, heads, seq))
     fwd = Kernel(fn, flops, moved, tensor=True, blocks=blocks, threads=128, regs=255, smem=65536, eff=0.45)
     bwd = Kernel(
         bn, 2.5 * flops, 2.5 * moved, tensor=True, blocks=blocks, threads=256, regs=255, smem=98304, eff=0.35
@@ -449,9 +453,10 @@ def sdpa(net: Net, heads: int, seq: int, d: int) -> None:
             _t(net),
             out,
             grad,
-            (Op((back,), (bwd,), shape, _t(net)),),
+            (Op((back,), (bwd,), given, _t(net)),),
             views=("aten::transpose",),
             saved=2 * out,
+            inner=inner,
         )
     )
 

@@ -37,7 +37,8 @@ class Op:
     """One operator as the profiler shows it: nested names, input shapes, the innermost one's kernels.
 
     ``grad`` is the autograd node's name (forward ops that need one), ``back`` its operators, ``params`` the
-    shapes of the parameters whose gradients it accumulates, ``views`` short operators before it.
+    shapes of the parameters whose gradients it accumulates, ``views`` short operators before it, ``inner`` the innermost
+    name's shapes where they are others.
     """
 
     chain: tuple[str, ...]
@@ -52,6 +53,7 @@ class Op:
     sync: str | None = None
     module: bool = True
     saved: int = 0
+    inner: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True)

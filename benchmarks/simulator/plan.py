@@ -143,7 +143,8 @@ class _Builder:
         first = self.item(d, (2.2 + 1.7 * len(rest) + (1.5 if op.out_bytes else 0.0)) * self.p.dispatch)
         at = len(self.events)
         for level, name in enumerate(rest):
-            self.events.append(OpEvent(name, thread, first, 0, level, len(rest), op.dims, op.dtype, sequence))
+            dims = op.inner if op.inner and level == len(rest) - 1 else op.dims
+            self.events.append(OpEvent(name, thread, first, 0, level, len(rest), dims, op.dtype, sequence))
         self.events[-1].alloc = op.out_bytes + (op.saved if op.saved != op.out_bytes else 0)
         if op.out_bytes:
             self.events.append(OpEvent("aten::empty", thread, first, first, depth, depth + 1, (), op.dtype))

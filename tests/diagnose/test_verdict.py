@@ -51,6 +51,7 @@ def test_classes(saving: dict[str, float | None], expected: str) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
+        ({"quality.unlaunched_share": 1.0, "gpu.busy": 0.6}, "nothing but GPU work was recorded"),
         ({"quality.cpu_only": True, "quality.expects_gpu": True}, "no kernel was recorded"),
         ({"quality.other_share": 0.7}, "70 %"),
         ({"quality.coverage": 0.2}, "20 %"),

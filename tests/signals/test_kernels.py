@@ -12,8 +12,11 @@ import pytest
 from tests.tracekit import GEMM, MAIN, POINTWISE, V100, Trace
 from tracelens.ingest.tables import GPU_COLUMNS, INT_COLUMNS, TEXT_COLUMNS, gpu_log
 from tracelens.signals import kernels
+from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.gpuwork import gpu_signals
 from tracelens.signals.kernels import KernelClasses, classify
 from tracelens.signals.operators import parents
+from tracelens.signals.signal import Signals
 
 A100 = {
     "id": 0, "name": "NVIDIA A100-SXM4-40GB", "totalGlobalMem": 42_298_834_944, "computeMajor": 8, "computeMinor": 0,
@@ -174,6 +177,41 @@ def test_bytes_of_an_operator_are_shared_by_time(tmp_path: Path) -> None:
     assert named(found, trace, tmp_path) == ["memory", "memory"]
 
 
+def test_the_gradients_of_a_layer_norm_read_what_they_read(tmp_path: Path) -> None:
+    """1024 x 4096 floats: input and output gradient are read for the input's and again for the weight's, however long each
+    takes."""
+    trace = Shaped()
+    trace.run(
+        "aten::native_layer_norm_backward",
+        [[1024, 4096], [1024, 4096]],
+        [("layer_norm_grad_input_kernel_vectorized", 80), ("GammaBetaBackwardCUDAKernel", 300)],
+        "float",
+    )
+    found = trace.classes(tmp_path)
+    assert found.estimate is not None
+    size = 1024 * 4096 * 4
+    assert found.estimate.bytes == pytest.approx([3 * size, 2 * size])
+
+
+def test_groups_of_kernels_reach_shares_of_their_own(tmp_path: Path) -> None:
+    """A convolution that reaches half the peak says nothing of a product near the ridge: that one waits for memory, whose
+    traffic explains its time."""
+    trace = Shaped()
+    # 421 GFLOP, at half of 312 TFLOP/s
+    trace.run(
+        "aten::cudnn_convolution",
+        [[64, 2048, 28, 28], [2048, 2048, 1, 1]],
+        [("sm80_xmma_fprop_implicit_gemm_f16f16_f16f16_f32_nhwckrsc_nhwc_tensor16x8x16", 2698)],
+        "c10::Half",
+    )
+    # 13.2 GFLOP take 60 us at 0.7 of the peak and 84 at half of it; 103 MB take 83 us at 0.8 of 1555 GB/s
+    trace.run("aten::mm", [[100352, 256], [256, 256]], [(GEMM, 84)], "c10::Half")
+    found = trace.classes(tmp_path)
+    assert found.reach is not None
+    assert found.reach.arithmetic_seen
+    assert named(found, trace, tmp_path) == ["arithmetic", "memory"]
+
+
 def test_small_is_what_its_work_does_not_explain(tmp_path: Path) -> None:
     trace = Shaped()
     trace.run("aten::add", [[64], [64]], [(POINTWISE, 2.5)], "float")  # ramp-up and drain only
@@ -181,6 +219,16 @@ def test_small_is_what_its_work_does_not_explain(tmp_path: Path) -> None:
     trace.run("aten::mm", [[64, 8192], [8192, 64]], [(GEMM, 60)], grid=[4, 1, 1])  # four blocks on 108 units
     trace.run("aten::mm", [[64, 8192], [8192, 64]], [(GEMM, 60)], grid=[400, 1, 1])
     assert named(trace.classes(tmp_path), trace, tmp_path) == ["small", "memory", "small", "memory"]
+
+
+def test_products_too_small_for_the_gpu_are_no_matter_of_precision(tmp_path: Path) -> None:
+    """A product of 1000 us in fp32, and one of 200 whose few blocks leave the GPU idle."""
+    trace = Shaped()
+    trace.run("aten::mm", [[8192, 4096], [4096, 512]], [("ampere_sgemm_128x128_tn", 2500)], "float")
+    trace.run("aten::mm", [[64, 512], [512, 64]], [("ampere_sgemm_64x64_tn", 200)], "float", grid=[2, 1, 1])
+    signals = Signals()
+    gpu_signals(RankAnalysis(trace.tables(tmp_path)), signals)
+    assert signals.number("kernels.fp32_matmul_ms") == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(("blocks", "expected"), [(54, "small"), (55, "arithmetic")])

@@ -167,6 +167,20 @@ def test_a_window_that_cuts_a_gap_does_not_change_what_it_is(tmp_path: Path) -> 
     assert (cut.starved.total, cut.queued.total) == (20_000, 0)
 
 
+@pytest.mark.parametrize(("call", "starved"), [(10, 60), (400, 500)])
+def test_a_gap_that_outlasts_its_launch_is_queued_from_there_on(
+    tmp_path: Path, call: float, starved: float
+) -> None:
+    """Idle from 100; work launched at 150 starts at 500: it waited for what was not recorded, unless its launch was slow."""
+    trace = Trace()
+    trace.launch(10, GEMM, 20, 100)
+    trace.launch(150, GEMM, 600, 700, cost=call)
+    got = partition(trace.activity(tmp_path), (0, 700_000))
+    inside = got.starved.clip(100_000, 600_000)
+    assert inside.total == starved * 1000
+    assert got.queued.total == 500_000 - inside.total
+
+
 def test_work_launched_before_the_capture_is_queued_and_real(tmp_path: Path) -> None:
     trace = Trace()
     trace.op("aten::mm", 0, 400)

@@ -103,6 +103,17 @@ def test_a_last_step_that_lost_its_kernels_is_left_out(tmp_path: Path) -> None:
     assert (steps.incomplete, steps.last, steps.steady) == (1, 6, 6)
 
 
+def test_a_last_step_that_launched_all_its_work_is_whole_however_short(tmp_path: Path) -> None:
+    """Beside steps that load modules for 500 ms the last takes 3 % of their time on the host."""
+    loop = Loop(steps=6, slow=lambda step: 500_000.0 if step < 5 else 0.0)
+    assert steps_of(loop.trace(), tmp_path / "a").last == 5
+    # one that launched nothing is the profiler's end
+    trace = Loop(steps=6).trace()
+    last = max(e["ts"] + e["dur"] for e in trace.events)
+    trace.step(99, last + 10, last + 12)
+    assert steps_of(trace, tmp_path / "b").incomplete == 1
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_fewer_than_three_steps_are_all_kept_from_the_first_marker(tmp_path: Path, count: int) -> None:
     trace = Loop(steps=count).trace()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tracekit import ALL_REDUCE, GEMM, POINTWISE, Loop, Trace
+from tracelens.ingest.nvidia_smi import parse_query_csv
 from tracelens.model import RESOURCES
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.whatif.bounds import WhatIfs, bounds
@@ -71,14 +72,18 @@ def test_queued_gaps_are_not_the_hosts(tmp_path: Path) -> None:
     assert (starved.saving_ms["cpu"] or 0) - (queued.saving_ms["cpu"] or 0) == pytest.approx(0.28, abs=0.001)
 
 
-def test_without_a_gpu_operators_stay(tmp_path: Path) -> None:
-    trace = Trace()
+def operators_only(trace: Trace) -> Trace:
+    """Eight steps of 1000, 400 of them loading."""
     for number in range(8):
         at = 1000 + 1000 * number
         trace.step(number, at, at + 999)
         trace.next(at, at + 400)
         trace.op("aten::mm", at + 400, at + 999)
-    found = bounds(RankAnalysis(trace.tables(tmp_path)))
+    return trace
+
+
+def test_without_a_gpu_operators_stay(tmp_path: Path) -> None:
+    found = bounds(RankAnalysis(operators_only(Trace(metadata={"schemaVersion": 1})).tables(tmp_path)))
     assert found.saving_ms["cpu"] == pytest.approx(0.4, abs=0.005)
     assert found.saving_ms["h2d_copy"] == found.saving_ms["communication"] == found.saving_ms["gpu"] == 0
     # nothing says what the host's memory would give
@@ -87,3 +92,49 @@ def test_without_a_gpu_operators_stay(tmp_path: Path) -> None:
 
 def test_every_class_is_answered(tmp_path: Path) -> None:
     assert set(bounds(RankAnalysis(Loop().trace().tables(tmp_path))).saving_ms) == set(RESOURCES)
+
+
+def test_kernels_hidden_in_graphs_are_of_unknown_kinds(tmp_path: Path) -> None:
+    """400 of each 1000 queued behind a graph launch with nothing recorded: neither kind of kernel has a bound."""
+
+    def found(hidden: bool) -> WhatIfs:
+        trace = Trace()
+        for number in range(8):
+            at = 1000 + 1000 * number
+            trace.step(number, at, at + 999)
+            trace.correlation += 1
+            trace.call(
+                "cudaGraphLaunch" if hidden else "cudaFree", at + 5, at + 15, correlation=trace.correlation
+            )
+            trace.launch(at + 20, POINTWISE, at + 30, at + 500)
+            trace.launch(at + 40, GEMM, at + 900, at + 990)
+        return bounds(RankAnalysis(trace.tables(tmp_path / str(hidden))))
+
+    assert found(True).saving_ms["gpu"] is None
+    assert found(True).saving_ms["memory_bandwidth"] is None
+    assert found(True).saving_ms["cpu"] is not None
+    assert found(False).saving_ms["memory_bandwidth"] == pytest.approx(0.47)
+
+
+@pytest.mark.parametrize(("used", "cpu"), [(70, 0.3), (10, 0.4)])
+def test_of_a_gpu_that_was_not_recorded_its_log_says_what_remains(
+    tmp_path: Path, used: int, cpu: float
+) -> None:
+    """The first sample lies before the work. Of the GPU's own work nothing is known."""
+    rows = "".join(f"2026/12/01 17:40:10.{i}02, 0, GPU-aa, {u} %\n" for i, u in enumerate((0, used, used)))
+    log = parse_query_csv("timestamp, index, uuid, utilization.gpu [%]\n" + rows, "gpu.csv")
+    found = bounds(RankAnalysis(operators_only(Trace()).tables(tmp_path), gpu_log=log))
+    assert found.saving_ms["cpu"] == pytest.approx(cpu, abs=0.005)
+    assert all(found.saving_ms[name] is None for name in RESOURCES if name != "cpu")
+
+
+def test_where_only_the_gpu_was_recorded_all_its_idle_time_may_be_the_hosts(tmp_path: Path) -> None:
+    trace = Trace()
+    for k in range(10):
+        trace.kernel(GEMM, 1000 * k, 1000 * k + 700)
+        trace.copy(1000 * k + 700, 1000 * k + 750, 600_000)
+    found = bounds(RankAnalysis(trace.tables(tmp_path)))
+    assert found.share("cpu") == pytest.approx(0.25, abs=0.03)
+    assert found.share("h2d_copy") == pytest.approx(0.05, abs=0.01)
+    # whether anything waits for the kernels nobody can tell
+    assert found.saving_ms["gpu"] is found.saving_ms["memory_bandwidth"] is None

@@ -12,6 +12,7 @@ import pytest
 
 from tests.tracekit import ALL_REDUCE, GEMM, POINTWISE, WORKERS, Loop, Trace
 from tests.whatif.graphs import mean
+from tracelens.ingest.nvidia_smi import parse_query_csv
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.trace.tables import Pin
 from tracelens.whatif import graph as g
@@ -181,6 +182,37 @@ def test_kernels_hidden_by_a_graph_are_charged_before_the_next_one(tmp_path: Pat
     assert not plain.hidden.any()
 
 
+GPU_LOG = """timestamp, index, uuid, utilization.gpu [%]
+2026/12/01 17:40:10.702, 0, GPU-aa, {used} %
+"""
+
+
+@pytest.mark.parametrize(("used", "foreign"), [(100, True), (62, False)])
+def test_another_process_on_the_gpu_has_the_time_between_queued_kernels(
+    tmp_path: Path, used: int, foreign: bool
+) -> None:
+    """Two kernels of 300 with 200 between them, launched together; .item() returns 150 after the second. The log shows
+    a GPU that is always at work, or one that works as much as the trace does."""
+
+    def step(trace: Trace, at: float) -> None:
+        trace.launch(at + 10, GEMM, at + 20, at + 320)
+        trace.launch(at + 15, GEMM, at + 520, at + 820)
+        trace.call("cudaStreamSynchronize", at + 25, at + 970)
+
+    trace = stepped(step)
+    tables = trace.tables(tmp_path)
+    graph = g.build_graph(RankAnalysis(tables, gpu_log=parse_query_csv(GPU_LOG.format(used=used), "gpu.csv")))
+    assert graph is not None
+    assert graph.foreign is foreign
+    if not foreign:
+        assert not graph.hidden.any()
+        return
+    assert graph.tail is not None
+    assert (graph.hidden[1::2] / US).tolist() == pytest.approx([200 - 1] * graph.steps, abs=1)
+    assert (graph.tail[1::2] / US).tolist() == [100] * graph.steps
+    assert mean(graph) == pytest.approx(graph.recorded_ns / graph.steps, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("kind", "size", "work", "pin"),
     [
@@ -265,8 +297,9 @@ def test_work_queued_before_the_steps_is_a_backlog(tmp_path: Path) -> None:
     assert graph.backlog.tolist() == [700 * US]
 
 
-def test_a_launch_held_up_by_a_full_queue_costs_what_a_launch_costs(tmp_path: Path) -> None:
-    """1100 launches of 4 us run ahead of kernels of 100 us; from 1024 outstanding on each waits for room."""
+@pytest.mark.parametrize("kernel", [100, 16])
+def test_a_launch_held_up_by_a_full_queue_costs_what_a_launch_costs(tmp_path: Path, kernel: int) -> None:
+    """1100 launches of 4 us run ahead of longer kernels; from 1024 outstanding on each waits for room."""
     trace = Trace()
     host, free, starts = 1000.0, 1000.0, []
     for number in range(4):
@@ -275,8 +308,8 @@ def test_a_launch_held_up_by_a_full_queue_costs_what_a_launch_costs(tmp_path: Pa
             starts.append(max(host + 4, free))
             blocked = starts[-1025] if len(starts) > 1024 else 0.0
             cost = max(4.0, blocked - host)
-            trace.launch(host, GEMM, starts[-1], starts[-1] + 100, cost=cost)
-            free, host = starts[-1] + 100, host + cost + 1
+            trace.launch(host, GEMM, starts[-1], starts[-1] + kernel, cost=cost)
+            free, host = starts[-1] + kernel, host + cost + 1
         trace.step(number, begin, host)
         host += 2
     analysis = analysis_of(trace, tmp_path)
@@ -287,7 +320,11 @@ def test_a_launch_held_up_by_a_full_queue_costs_what_a_launch_costs(tmp_path: Pa
     # at the queue's edge a launch waits for less than what tells a held-up launch from a slow one
     assert (graph.call == timing.launch_ns).mean() > 0.998
     assert graph.call.max() <= 10 * timing.launch_ns
-    assert mean(graph) == pytest.approx(500 * 100 * US, rel=0.01)
+    assert mean(graph) == pytest.approx(500 * kernel * US, rel=0.01)
+    # short kernels make room soon: with them free the host runs at the pace of its launches
+    assert mean(graph, Scenario("free", device=((g.ARITHMETIC, 0.0),))) == pytest.approx(
+        500 * 5 * US, rel=0.01
+    )
 
 
 def test_two_launching_threads_are_measured(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.whatif.graphs import Maker, mean
 from tracelens.whatif import graph as g
-from tracelens.whatif.replay import Scenario, _Arrivals, fit_service, replay
+from tracelens.whatif.replay import Feed, Scenario, _Arrivals, fit_service, replay, replay_together
 from tracelens.whatif.scenarios import CLASSES
 from tracelens.whatif.timing import Timing
 
@@ -81,6 +81,25 @@ def test_hidden_graph_work_delays_the_kernel_after_it() -> None:
     assert mean(graph) == 600
     # kernels that were not recorded are nobody's to free
     assert mean(graph, CLASSES["gpu"]) == 500
+
+
+def test_another_process_has_fewer_turns_where_our_kernels_need_fewer() -> None:
+    """Each step kernels of 300 and 100, the other process on the GPU for 200 before the second and 80 after it."""
+    made, steps = repeated()
+    for _ in steps:
+        made.launch(300)
+        last = made.launch(100, work=g.MEMORY, hidden=200)
+        made.sync(last)
+        made.step()
+    graph = made.graph()
+    shared = dataclasses.replace(graph, foreign=True, tail=np.array([0.0, 80.0] * 4))
+    assert mean(shared) == 300 + 200 + 100 + 80
+    # a quarter of our work is left, so a quarter of the turns; the second launch is 10 into the step
+    assert mean(shared, CLASSES["gpu"]) == 10 + 100 + (200 + 80) / 4
+    # a host that waits for nothing does not shorten the other's turns
+    assert mean(shared, Scenario("free", sync=False)) == 680
+    # what a graph hides is as long as it was
+    assert mean(graph, CLASSES["gpu"]) == 10 + 100 + 200
 
 
 def test_backlog_at_the_start_delays_the_first_pass_only() -> None:
@@ -175,6 +194,60 @@ def test_an_overlapped_collective_costs_nothing() -> None:
     assert mean(graph) == mean(graph, CLASSES["communication"]) == 200
 
 
+def test_a_queue_that_waited_for_collectives_does_not_outlast_them() -> None:
+    """4000 were queued, of which the stream works for 200 and waits for the rest; the host takes 250 a step, kernels 100."""
+    made, steps = repeated()
+    for _ in steps:
+        kernel = made.launch(100, gap=230)
+        made.launch(800, stream=1, after=kernel, work=g.COMMUNICATION)
+        made.step()
+    graph = made.graph(backlog=(4000.0, 0.0), begun=4000.0)
+    graph = dataclasses.replace(graph, queued=np.array([200.0, 0.0]))
+    base, free = replay(graph, [BASE, CLASSES["communication"]], passes=1).first_pass_ns
+    # as recorded the first kernel waits for all that was queued
+    assert base[0] == 100 + 800
+    assert free.sum() == max(4 * 250 + 90 - 4000, 0)
+    assert mean(graph, CLASSES["communication"]) == 250
+
+
+# --- several ranks ----------------------------------------------------------------------------------------------------
+
+
+def rank(kernel: float, transfer: float = 10.0, collectives: int = 1) -> Feed:
+    """Steps of a kernel and then collectives, that the host waits for."""
+    made, steps = repeated()
+    for _ in steps:
+        last = made.launch(kernel)
+        for _ in range(collectives):
+            last = made.launch(transfer, stream=1, after=last, work=g.COMMUNICATION)
+        made.sync(last)
+        made.step()
+    graph = made.graph()
+    return Feed(graph, meets=graph.work == g.COMMUNICATION)
+
+
+def test_ranks_wait_for_the_last_one_and_no_longer_where_communication_is_free() -> None:
+    fast, slow = replay_together([rank(40), rank(100)], [BASE, CLASSES["communication"], CLASSES["gpu"]])
+    assert fast.mean_ns.tolist() == [110, 40, 20]
+    # with kernels free the collective's launch is 10 into the step
+    assert slow.mean_ns.tolist() == [110, 100, 20]
+
+
+def test_two_collectives_in_a_step_are_met_in_order() -> None:
+    both = replay_together([rank(40, collectives=2), rank(100, collectives=2)], [BASE])
+    assert [r.mean_ns[0] for r in both] == [120, 120]
+
+
+def test_clocks_that_are_apart_do_not_matter() -> None:
+    early, late = rank(40), dataclasses.replace(rank(100), offset_ns=5_000.0)
+    assert [r.mean_ns[0] for r in replay_together([early, late], [BASE])] == [110, 110]
+
+
+def test_ranks_that_meet_unequally_often_are_refused() -> None:
+    with pytest.raises(ValueError, match="equally often"):
+        replay_together([rank(40), rank(40, collectives=2)], [BASE])
+
+
 # --- waits of the host ------------------------------------------------------------------------------------------------
 
 
@@ -238,8 +311,20 @@ def test_freeing_one_kind_of_host_work_saves_exactly_it(kind: int) -> None:
     graph = made.graph()
     whole = sum(lengths.values())
     assert mean(graph) == whole
-    assert mean(graph, Scenario("free", host=((kind, 0.0),))) == whole - lengths[kind]
-    assert mean(graph, Scenario("half", host=((kind, 0.5),))) == whole - lengths[kind] / 2
+    # what recording costs goes with dispatch
+    own = lengths[kind] + (lengths[g.PROFILER] if kind == g.DISPATCH else 0.0)
+    assert mean(graph, Scenario("free", host=((kind, 0.0),))) == whole - own
+    assert mean(graph, Scenario("half", host=((kind, 0.5),))) == whole - own / 2
+
+
+def test_dispatch_is_freed_without_the_profilers_cost_where_that_is_said_apart() -> None:
+    made, steps = repeated()
+    for _ in steps:
+        made.work({g.DISPATCH: 100.0, g.PROFILER: 30.0})
+        made.step()
+    apart = Scenario("apart", host=((g.DISPATCH, 0.0), (g.PROFILER, 1.0)))
+    assert mean(made.graph(), apart) == 30
+    assert mean(made.graph(), Scenario("unprofiled", host=((g.PROFILER, 0.0),))) == 100
 
 
 @pytest.mark.parametrize("work", range(len(g.DEVICE_WORK)))
@@ -391,6 +476,18 @@ def test_one_early_wait_does_not_make_the_workers_busy() -> None:
     there = [4.5, *asked[1:]]
     graph = fed(there, 6, consume=5 * MS, asked=asked)
     assert not fit_service(graph, 6, 12).any()
+
+
+def test_waits_that_ended_leave_the_workers_as_busy_as_a_log_saw_them() -> None:
+    """Of nine batches the first two are waited for, 45 of 90 ms; then every worker delivers in time."""
+    asked = [0.0, 5.0, *(50.0 + 6 * i for i in range(7))]
+    there = [3.0, 47.0, *asked[2:]]
+    graph = fed(there, 4, consume=5 * MS, asked=asked)
+    assert not fit_service(graph, 4, 8).any()
+    step = graph.recorded_ns / graph.steps
+    assert fit_service(graph, 4, 8, busy=0.4) == pytest.approx([0.4 * 4 * step] * 9)
+    # more workers than the trace has batches: half of these in time are enough
+    assert not fit_service(graph, 12, 24).any()
 
 
 # --- for every graph --------------------------------------------------------------------------------------------------

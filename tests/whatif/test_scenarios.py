@@ -17,8 +17,9 @@ from tracelens.signals.analysis import RankAnalysis
 from tracelens.whatif import graph as g
 from tracelens.whatif import scenarios as module
 from tracelens.whatif.bounds import WhatIfs
-from tracelens.whatif.replay import Scenario
-from tracelens.whatif.scenarios import CAUSES, CLASSES, PAIRS, RankReplay, held_out_error, merge, what_ifs
+from tracelens.whatif.fidelity import EVENT_NS, held_out_errors
+from tracelens.whatif.replay import Feed, Scenario
+from tracelens.whatif.scenarios import CAUSES, CLASSES, PAIRS, RankReplay, merge, what_ifs, what_ifs_of
 
 KERNELS = ((GEMM, 300.0),) * 2
 
@@ -134,13 +135,13 @@ def test_scenarios_are_collected_and_replayed_together(
 ) -> None:
     _, rank = replayed(analysis_of(Loop(kernels=KERNELS, wait=True), tmp_path))
     calls: list[list[str]] = []
-    real = module.replay
+    real = module.replay_together
 
-    def counted(graph: g.Graph, scenarios: list[Scenario], *args: Any, **more: Any) -> Any:
+    def counted(feeds: list[Feed], scenarios: list[Scenario], *args: Any, **more: Any) -> Any:
         calls.append([s.name for s in scenarios])
-        return real(graph, scenarios, *args, **more)
+        return real(feeds, scenarios, *args, **more)
 
-    monkeypatch.setattr(module, "replay", counted)
+    monkeypatch.setattr(module, "replay_together", counted)
     base, sync = Scenario("base"), Scenario("no sync", sync=False)
     assert rank.means([base], later=True) is None
     assert rank.means([base, sync], later=True) is None
@@ -160,10 +161,12 @@ def test_scenarios_are_collected_and_replayed_together(
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_a_class_alone_gives_its_what_if(tmp_path: Path, name: str) -> None:
     whatifs, rank = replayed(analysis_of(Loop(kernels=KERNELS, wait=True), tmp_path))
-    means = rank.means([Scenario("base"), CLASSES[name]])
+    unprofiled = module.UNPROFILED
+    means = rank.means([unprofiled, merge(unprofiled, CLASSES[name]), Scenario("base")])  # type: ignore[index]
     assert means is not None
     # with the loader free nothing of its model is left: that is compared with the recorded steps
-    against = rank.graph.recorded_ns / rank.graph.steps if CLASSES[name].loader == 0 else means[0]  # type: ignore[index]
+    recorded = rank.graph.recorded_ns / rank.graph.steps
+    against = recorded * means[0] / means[2] if CLASSES[name].loader == 0 else means[0]  # type: ignore[index]
     saving = whatifs.saving_ms[name]  # type: ignore[index]
     assert saving == pytest.approx(whatifs.step_ms * (1 - means[1] / against), abs=1e-9)
 
@@ -233,7 +236,7 @@ def test_a_replay_that_is_off_gives_bounds_and_its_error(
 ) -> None:
     analysis = analysis_of(Loop(kernels=KERNELS), tmp_path)
     for error, trusted in ((0.049, True), (0.051, False), (-0.051, False)):
-        monkeypatch.setattr(module, "held_out_error", lambda *_, found=error: found)
+        monkeypatch.setattr(module, "held_out_errors", lambda *_, found=error: [found])
         whatifs, rank = what_ifs(analysis)
         assert whatifs.error == error
         assert (whatifs.kind == "replay") is trusted
@@ -269,11 +272,16 @@ def changing(folder: Path, late: float) -> RankAnalysis:
     return RankAnalysis(trace.tables(folder))
 
 
+def error_of(analysis: RankAnalysis, graph: g.Graph) -> float:
+    steps = analysis.steps
+    return held_out_errors([analysis], [(steps.first, steps.last)], [Feed(graph)], None)[0]
+
+
 def test_the_error_is_that_of_steps_that_were_not_fitted(tmp_path: Path) -> None:
     analysis = changing(tmp_path, 1.0)
     graph = g.build_graph(analysis)
     assert graph is not None
-    assert abs(held_out_error(analysis, graph, None, None, 2, None)) < 0.01
+    assert abs(error_of(analysis, graph)) < 0.01
     # the GPU starts 10 after a launch in the first half and 40 after it in the later: what was fitted on the first must miss
     trace, host = Trace(), 1000.0
     for number in range(17):
@@ -286,7 +294,7 @@ def test_the_error_is_that_of_steps_that_were_not_fitted(tmp_path: Path) -> None
     lagging = RankAnalysis(trace.tables(tmp_path / "lag"))
     again = g.build_graph(lagging)
     assert again is not None
-    assert held_out_error(lagging, again, None, None, 2, None) == pytest.approx(145 / 175 - 1, abs=0.01)
+    assert error_of(lagging, again) == pytest.approx(145 / 175 - 1, abs=0.01)
 
 
 def test_one_or_two_steps_are_compared_as_recorded(tmp_path: Path) -> None:
@@ -295,6 +303,24 @@ def test_one_or_two_steps_are_compared_as_recorded(tmp_path: Path) -> None:
     whatifs, rank = replayed(analysis)
     assert rank.few
     assert abs(whatifs.error or 1) < 0.03
+
+
+@pytest.mark.parametrize(("steps", "whole"), [(4, True), (9, False)])
+def test_a_few_steps_that_start_up_fills_are_all_replayed(tmp_path: Path, steps: int, whole: bool) -> None:
+    """Each step one launch takes 3000, loading its module, of 3.4 ms; a longer recording has a steady state."""
+    trace, host = Trace(), 1000.0
+    for number in range(steps):
+        begin = host
+        for k in range(8):
+            cost = 3000.0 if k == 3 else 4.0
+            trace.launch(host, GEMM, host + cost + 5, host + cost + 45, cost=cost)
+            host += cost + 50
+        trace.step(number, begin, host - 1)
+    whatifs, rank = replayed(RankAnalysis(trace.tables(tmp_path)))
+    assert rank.few is whole
+    assert rank.graph.steps == (4 if whole else 8)
+    # eight kernels of 40 remain, one behind the other
+    assert whatifs.speedup("cpu") == pytest.approx(3.43 / 0.33, rel=0.05)
 
 
 # --- the profiler's own cost ------------------------------------------------------------------------------------------
@@ -346,3 +372,77 @@ def test_the_profilers_share_is_not_taken_off_loading(tmp_path: Path) -> None:
     assert whatifs.step_ms == 4.0
     assert rank.graph.gap[:, g.LOAD].sum() / rank.graph.steps == pytest.approx(3e6, rel=0.001)
     assert rank.causes["load.saving_ms"] == pytest.approx(3.0, rel=0.03)
+
+
+def test_what_recording_costs_an_event_is_not_the_hosts(tmp_path: Path) -> None:
+    """Without a baseline the least cost of an event is taken off: the kernels' saving ends at the unprofiled host."""
+    loop = Loop(
+        steps=10, kernels=((GEMM, 60.0),) * 40, host_us=10, load_us=0, copy_bytes=0, iterator=None, optimizer_launches=0,
+    )  # fmt: skip
+    whatifs, rank = replayed(analysis_of(loop, tmp_path))
+    # 40 operators of 10 us with 1 between them, each with its launch; the step's marker and 5 at its end
+    host = 40 * 11 + 5
+    events = 40 * 2 + 1
+    left = whatifs.step_ms - (whatifs.saving_ms["gpu"] or 0)
+    assert left == pytest.approx((host - events * EVENT_NS / 1e3) / 1e3, abs=0.003)
+    assert rank.graph.gap[:, g.PROFILER].sum() / rank.graph.steps == pytest.approx(
+        events * EVENT_NS, abs=2 * EVENT_NS
+    )
+
+
+# --- several ranks ----------------------------------------------------------------------------------------------------
+
+
+def ranks(folder: Path, host_us: float, *, apart_us: float = 0.0, first: int = 1) -> list[RankAnalysis]:
+    """Two ranks of 800 of kernels and a collective of 100; the second has ``host_us`` of Python first. The first one's
+    clock is ``apart_us`` behind, its first step number ``first``."""
+    traces = [Trace(), Trace()]
+    at = 1000.0
+    for number in range(10):
+        ends = at + host_us + 820 + 100
+        for trace, python, clock, step in ((traces[0], 0.0, apart_us, first), (traces[1], host_us, 0.0, 1)):
+            begin = at - clock
+            trace.step(number + step, begin, ends - clock + 25)
+            trace.launch(begin + python + 10, GEMM, begin + python + 20, begin + python + 820)
+            trace.launch(begin + python + 20, ALL_REDUCE, begin + python + 820, ends - clock, stream=20)
+            trace.call("cudaStreamWaitEvent", begin + python + 25, begin + python + 26)
+            trace.launch(begin + python + 30, POINTWISE, ends - clock, ends - clock + 10)
+            trace.call("cudaStreamSynchronize", begin + python + 40, ends - clock + 20)
+        at = ends + 30
+    return [RankAnalysis(t.tables(folder / str(i)), rank=i) for i, t in enumerate(traces)]
+
+
+@pytest.mark.parametrize("apart_us", [0.0, 300.0])
+def test_a_late_rank_is_freed_for_all(tmp_path: Path, apart_us: float) -> None:
+    """600 of Python on the second: its host holds both ranks up, and with it free neither waits."""
+    outcomes = what_ifs_of(ranks(tmp_path, 600, apart_us=apart_us), [None, None])
+    for whatifs, replay in outcomes:
+        assert whatifs.kind == "replay"
+        assert abs(whatifs.error or 1) < 0.01
+        assert replay is not None
+        assert whatifs.step_ms == pytest.approx(1.55, rel=0.01)
+        # 910 of kernels and the transfer remain
+        assert whatifs.saving_ms["cpu"] == pytest.approx(1.55 - 0.91, abs=0.02)
+        # the kernels of both are free: the second's Python and the transfer remain
+        assert whatifs.saving_ms["gpu"] == pytest.approx(0.8, abs=0.02)
+    # nobody waits for anybody any more
+    assert outcomes[0][0].saving_ms["communication"] == pytest.approx(0.7, abs=0.02)
+    assert outcomes[1][0].saving_ms["communication"] == pytest.approx(0.1, abs=0.02)
+
+
+def test_ranks_that_share_no_steps_are_replayed_alone(tmp_path: Path) -> None:
+    (fast, alone), _ = what_ifs_of(ranks(tmp_path, 600, first=101), [None, None])
+    assert alone is not None
+    assert len(alone.feeds) == 1
+    # the collective is as long as recorded, whatever made the other rank late
+    assert fast.saving_ms["cpu"] == pytest.approx(0.03, abs=0.03)
+
+
+def test_collectives_that_end_apart_are_not_joined(tmp_path: Path) -> None:
+    """Another rank's steps of the same kind but another length: groups of their own."""
+    first, _ = ranks(tmp_path / "a", 600)
+    _, other = ranks(tmp_path / "b", 900)
+    assert all(
+        replay is not None and len(replay.feeds) == 1
+        for _, replay in what_ifs_of([first, other], [None, None])
+    )

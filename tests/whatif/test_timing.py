@@ -74,6 +74,29 @@ def test_without_kernels_defaults_are_used(tmp_path: Path) -> None:
     assert timing.launch_ns > 0
 
 
+@pytest.mark.parametrize("python", [0, 60])
+def test_launches_into_a_full_queue_do_not_tell_what_a_launch_costs(tmp_path: Path, python: int) -> None:
+    """1030 kernels of 40 us were queued before the capture: every launch waits until one starts, unless ``python`` of 60
+    before each of the first twenty lets the queue drain."""
+    trace = Trace()
+    for k in range(1030):
+        trace.kernel(GEMM, 40 * k, 40 * k + 39)
+    starts = [40.0 * k for k in range(1030)]
+    host = 245.0
+    for number in range(6):
+        begin = host
+        for _ in range(20):
+            host += python if number == 0 else 0
+            room = starts[len(starts) - 1023]
+            cost = max(4.0, room - host)
+            starts.append(starts[-1] + 40)
+            trace.launch(host, GEMM, starts[-1], starts[-1] + 39, cost=cost)
+            host += cost + 1
+        trace.step(number, begin, host)
+    timing = fit_timing(analysis_of(trace, tmp_path))
+    assert timing.launch_ns == (4_000 if python else 5_000)
+
+
 def test_outstanding_counts_launched_and_not_started(tmp_path: Path) -> None:
     trace = Trace()
     trace.kernel(GEMM, 50, 150)  # launched before the capture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,7 @@ from tracelens.signals.runsteps import corrected_shares
 from tracelens.signals.series import series
 from tracelens.signals.signal import Signals
 from tracelens.whatif.bounds import WhatIfs
-from tracelens.whatif.scenarios import RankReplay, what_ifs
+from tracelens.whatif.scenarios import RankReplay, what_ifs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,32 @@ def judge(
     analysis: RankAnalysis, rules: Mapping[str, Rule], extra: Mapping[str, Any] | None = None
 ) -> Judged:
     """Signals, what-ifs, rules and class of one rank; ``extra`` are signals that need other ranks."""
-    signals = rank_signals(analysis)
-    for name, value in (extra or {}).items():
-        endings = {"_ms": "ms", "_share": "share", "_gb_s": "GB/s"}
-        unit = next((unit for ending, unit in endings.items() if name.endswith(ending)), None)
-        signals.add(name, value, unit, "all ranks")
+    return _judged([analysis], rules, extra or {})[0]
+
+
+def _judged(
+    ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule], extra: Mapping[str, Any]
+) -> list[Judged]:
+    known = []
+    for analysis in ranks:
+        signals = rank_signals(analysis)
+        for name, value in extra.items():
+            endings = {"_ms": "ms", "_share": "share", "_gb_s": "GB/s"}
+            unit = next((unit for ending, unit in endings.items() if name.endswith(ending)), None)
+            signals.add(name, value, unit, "all ranks")
+        known.append(signals)
+    outcomes = what_ifs_of(ranks, [workers_busy(signals) for signals in known])
+    return [_ruled(*rank, rules) for rank in zip(ranks, known, outcomes, strict=True)]
+
+
+def _ruled(
+    analysis: RankAnalysis,
+    signals: Signals,
+    outcome: tuple[WhatIfs, RankReplay | None],
+    rules: Mapping[str, Rule],
+) -> Judged:
     exposed: dict[str, float] = {}
-    whatifs, replayed = what_ifs(analysis, _workers_busy(signals))
+    whatifs, replayed = outcome
     if replayed is not None:
         for signal, saving in replayed.causes.items():
             idle = signals.number(signal)
@@ -128,13 +148,28 @@ def judge(
     return Judged(analysis, signals, whatifs, evaluations, name, reason, replayed, exposed)
 
 
-def _workers_busy(signals: Signals) -> float | None:
-    """How busy the workers are at least: the loader log's word, else their CPU use (iowait is the whole machine's)."""
+def workers_busy(signals: Signals) -> float | None:
+    """How busy the workers are: the loader log's word, else what the host log shows, else None.
+
+    They compute for as much time as their CPU use says, usually: a short trace may lie where they still fill their queues.
+    Beside it they wait for storage, at most as much as the machine does (which others may share, and do where it is more
+    than the workers have time for), and at most so much that they would compute no more when nothing stopped them than they
+    were seen to.
+    """
     busy = signals.get("load.worker_busy")
-    if busy is not None and busy.source == "loader log":
+    if signals.value("load.mode") != "workers" or busy is None:
+        return None
+    if busy.source == "loader log":
         return signals.number("load.worker_busy")
-    computing = signals.number("machine.worker_cpu")
-    return min(computing, 1.0) if computing is not None and signals.value("load.mode") == "workers" else None
+    traced, usual = signals.number("machine.worker_cpu"), signals.number("machine.worker_cpu_usual")
+    known = [v for v in (traced, usual) if v is not None]
+    if not known:
+        return None
+    computing, most = min(known), signals.number("machine.worker_cpu_most")
+    blocked = signals.number("load.worker_io_wait") or 0.0
+    waiting = computing + (blocked if (traced or 0.0) + blocked < 1.0 else 0.0)
+    stretched = computing / most if most else waiting
+    return min(max(computing, min(waiting, stretched)), 1.0)
 
 
 def judge_ranks(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> list[Judged]:
@@ -154,19 +189,19 @@ def judge_ranks(ranks: Sequence[RankAnalysis], rules: Mapping[str, Rule]) -> lis
     uneven = unevenness(ranks)
     if uneven is not None:
         extra |= {"communication.uneven_ms": uneven[0], "communication.late_share": uneven[1]}
-    return [judge(rank, rules, extra) for rank in ranks]
+    return _judged(ranks, rules, extra)
 
 
 def _together(judged: Sequence[Judged]) -> WhatIfs:
-    """The run's what-ifs: a class made free on all ranks at once, the mean over ranks."""
+    """The run's what-ifs: a class made free on all ranks at once. Ranks that no longer wait for each other keep paces of
+    their own, and the run's is the sum of them: the harmonic mean of their steps."""
     if len(judged) == 1:
         return judged[0].whatifs
     saving: dict[Bottleneck, float | None] = {}
-    for name in RESOURCES:
-        values = [j.whatifs.saving_ms.get(name) for j in judged]
-        known = [v for v in values if v is not None]
-        saving[name] = sum(known) / len(known) if known else None
     step = sum(j.whatifs.step_ms for j in judged) / len(judged)
+    for name in RESOURCES:
+        left = [1 - share for j in judged if (share := j.whatifs.share(name)) is not None]
+        saving[name] = step * (1 - statistics.harmonic_mean(left)) if left else None
     kinds = {j.whatifs.kind for j in judged}
     errors = [abs(j.whatifs.error) for j in judged if j.whatifs.error is not None]
     return WhatIfs(

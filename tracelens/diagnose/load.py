@@ -71,7 +71,7 @@ def _with_logs(
     analysis = RankAnalysis(
         tables, given.loader, gpu, host, rank,  # type: ignore[arg-type]
         run_log=given.run_log, trace_name=name,
-        whole_host_log=whole if given.run_log is not None else None,  # type: ignore[arg-type]
+        whole_host_log=whole,  # type: ignore[arg-type]
     )  # fmt: skip
     if gpu is not None and isinstance(gpu, GpuLog) and len(gpu.gpus) > 1:
         analysis = dataclasses.replace(analysis, gpu_log=_own_gpu(gpu, analysis, notes))

@@ -75,6 +75,9 @@ def unjudgeable(signals: Signals, evaluations: Mapping[str, Evaluation]) -> str 
         return "this job uses a GPU, but no kernel was recorded (CUPTI was not available, or CUDA activities were off)"
     if (signals.number("quality.other_share") or 0.0) > 0.5:
         return f"nothing was recorded for {percent(signals.number('quality.other_share'))} of the window"
+    idle = 1 - (signals.number("gpu.busy") or 0.0)
+    if (signals.number("quality.unlaunched_share") or 0.0) >= 1.0 and idle >= WORTH:
+        return f"nothing but GPU work was recorded, and what the GPU waited for {percent(idle)} of the time is not in it"
     coverage = signals.number("quality.coverage")
     if coverage is not None and coverage < 0.5:
         return f"only {percent(coverage)} of the launched kernels were recorded"

@@ -27,8 +27,8 @@ class RankAnalysis:
     """The trace of one rank with its side data; every derived part is computed once and on demand.
 
     ``settings`` are the effective DataLoader arguments (design section 8), ``gpu_log`` and ``host_log`` the
-    samples that overlap the trace, ``run_log`` a bundle's step and loader logs, ``whole_host_log`` a bundle's host samples
-    of the whole run. Lengths are ns unless named otherwise.
+    samples that overlap the trace, ``run_log`` a bundle's step and loader logs, ``whole_host_log`` all host samples,
+    also those outside the trace. Lengths are ns unless named otherwise.
     """
 
     tables: TraceTables

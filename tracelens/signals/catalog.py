@@ -47,7 +47,8 @@ def rank_signals(analysis: RankAnalysis) -> Signals:
     conversion_signals(analysis, out)
     recorded_signals(analysis.run_log, analysis.whole_host_log, out)
     rereading_signals(analysis.run_log, analysis.whole_host_log, out)
-    memory_signals(analysis.run_log, analysis.whole_host_log, out.number("gpu.memory_total"), out)
+    recorded = analysis.whole_host_log if analysis.run_log is not None else None
+    memory_signals(analysis.run_log, recorded, out.number("gpu.memory_total"), out)
     _derived(analysis, out)
     out.missing(
         "needs the loader measured at several numbers of workers (tracelens tune --loader-only)",

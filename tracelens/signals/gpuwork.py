@@ -69,10 +69,13 @@ def _kernels(analysis: RankAnalysis, out: Signals) -> None:
     }
     layout = {c for c in precision if kernels.family(names[c]) == "layout"}
     sums = {"fp32": 0.0, "tensor_core": 0.0, "layout": 0.0}
+    filled = limits != kernels.SMALL
     for code, kind in precision.items():
-        spent = float(inside[device.name == code].sum())
+        mine = device.name == code
+        spent = float(inside[mine].sum())
         if kind is not None:
-            sums[kind] += spent
+            # a product too small for the GPU is no faster in another format
+            sums[kind] += float(inside[mine & filled].sum()) if kind == "fp32" else spent
         if code in layout:
             sums["layout"] += spent
     out.add("kernels.fp32_matmul_ms", analysis.per_step_ms(scale * sums["fp32"]), "ms", "kernel names")

@@ -11,6 +11,7 @@ from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.signal import Signals
 
 LOG = "host log"
+_AT_WORK = 1.0  # percent of a core
 _NAMES = (
     "machine.system_cpu", "machine.iowait", "machine.main_cpu", "machine.worker_cpu", "machine.workers", "machine.affinity",
     "machine.quota_cores", "machine.throttled", "machine.main_threads", "machine.worker_threads", "machine.run_delay",
@@ -33,6 +34,11 @@ def machine_signals(analysis: RankAnalysis, out: Signals) -> None:
         "needs a recorded bundle",
     )
     host_log_signals(analysis.host_log, analysis.settings.get("cpu_count"), analysis.rank, out)
+    whole = analysis.whole_host_log
+    usual, most = _worker_cpu(whole, analysis.rank) if whole is not None and len(whole) else (None, None)
+    why = "no host log of the whole run, or no worker process in it"
+    out.add("machine.worker_cpu_usual", usual, "cores", LOG, why)
+    out.add("machine.worker_cpu_most", most, "cores", LOG, why)
 
 
 def host_log_signals(log: HostLog | None, count: object, rank: int | None, out: Signals) -> None:
@@ -67,6 +73,25 @@ def host_log_signals(log: HostLog | None, count: object, rank: int | None, out: 
     )
 
 
+def _worker_cpu(log: HostLog, rank: int | None) -> tuple[float | None, float | None]:
+    """CPU use of a worker, the mean over workers: its median and its highest over the samples in which they work at all.
+
+    The highest is seen where nothing stops them, as while they fill their queues at the start: it tells how much of their
+    work is computing.
+    """
+    workers = _of_rank(log.processes, rank).role_is("worker")
+    workers = workers.take(np.isfinite(workers.cpu_percent))
+    count = np.bincount(workers.row, minlength=len(log))
+    total = np.bincount(workers.row, weights=workers.cpu_percent, minlength=len(log))
+    each = total[count > 0] / count[count > 0]
+    each = each[each >= _AT_WORK]
+    return (float(np.median(each)) / 100, float(each.max()) / 100) if each.size else (None, None)
+
+
+def _of_rank(processes: ProcessTable, rank: int | None) -> ProcessTable:
+    return processes.take((processes.rank == rank) | (processes.rank < 0)) if rank is not None else processes
+
+
 def _mean(values: Any) -> float | None:
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else None
@@ -81,7 +106,7 @@ def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
     share("machine.psi_io", _mean(log.psi_io))
     share("machine.psi_memory", _mean(log.psi_memory))
     processes = log.processes
-    mine = processes.take((processes.rank == rank) | (processes.rank < 0)) if rank is not None else processes
+    mine = _of_rank(processes, rank)
     main, workers = mine.role_is("main"), mine.role_is("worker")
     out.add("machine.main_cpu", _scaled(_mean(main.cpu_percent)), "cores", LOG)
     out.add("machine.main_threads", _mean(main.num_threads), "count", LOG)

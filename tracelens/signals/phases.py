@@ -16,6 +16,7 @@ from tracelens.trace.tables import Device, Host
 Ints = NDArray[np.int64]
 
 COPY_CALL_NS = 20_000  # fixed cost of a copy call (design section 4)
+_LATE_NS = 50_000  # after its launch call nothing keeps work that long on an idle GPU
 SLOW_COPY = 3.0  # bytes per ns where the trace shows no copy of that kind (design section 4)
 
 HOST_PARTS = (
@@ -163,7 +164,8 @@ def _known(activity: Activity) -> Intervals:
 
 
 def split_idle(activity: Activity, idle: Intervals) -> tuple[Intervals, Intervals]:
-    """``(starved, queued)``: a gap is queued where the work that ends it was launched before the gap began.
+    """``(starved, queued)``: a gap is queued where the work that ends it was launched before the gap began, and from its
+    launch on where it took far longer to start than launches take: it waited for work that was not recorded.
 
     Work without a recorded launch was launched before the capture, so its gap is queued. A gap that nothing
     ends within the trace is starved: nothing was queued.
@@ -171,16 +173,22 @@ def split_idle(activity: Activity, idle: Intervals) -> tuple[Intervals, Interval
     device = activity.device
     if not len(idle) or not len(device):
         return idle, EMPTY
-    launched = np.full(len(device), np.iinfo(np.int64).min)
+    never = np.iinfo(np.int64).min
+    launched, returned = np.full(len(device), never), np.full(len(device), never)
     joined = device.launch >= 0
     launched[joined] = activity.host.start[device.launch[joined]]
+    returned[joined] = activity.host.end[device.launch[joined]]
     following = np.searchsorted(device.start, idle.end, side="left")
     exists = following < len(device)
     # a gap begins where the last earlier activity ended, also where the window cuts its beginning
-    ended = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(device.end)))[following]
-    begin = np.where(ended > np.iinfo(np.int64).min, ended, idle.start)
-    queued = exists & (launched[np.minimum(following, max(len(device) - 1, 0))] <= begin)
-    return Intervals(idle.start[~queued], idle.end[~queued]), Intervals(idle.start[queued], idle.end[queued])
+    ended = np.concatenate(([never], np.maximum.accumulate(device.end)))[following]
+    begin = np.where(ended > never, ended, idle.start)
+    ending = np.minimum(following, max(len(device) - 1, 0))
+    queued = exists & (launched[ending] <= begin)
+    late = exists & ~queued & (idle.end - returned[ending] > _LATE_NS)
+    cut = np.where(queued, idle.start, np.where(late, np.maximum(returned[ending], idle.start), idle.end))
+    before, behind = cut > idle.start, cut < idle.end
+    return Intervals(idle.start[before], cut[before]), Intervals(cut[behind], idle.end[behind])
 
 
 def _host_parts(

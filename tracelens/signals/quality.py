@@ -24,7 +24,7 @@ def quality_signals(analysis: RankAnalysis, out: Signals) -> None:
     out.add("quality.clock_shift_ms", report.clock_shift_ns / 1e6, "ms", TRACE)
     out.add("quality.graph_launches", activity.graph_launches, "count", TRACE)
     out.add("quality.cpu_only", not analysis.has_gpu, None, TRACE)
-    out.add("quality.expects_gpu", _expects_gpu(analysis), None, TRACE)
+    out.add("quality.expects_gpu", expects_gpu(analysis), None, TRACE)
     out.add("quality.other_gpus", activity.other_gpus, "count", TRACE)
     out.add("quality.other_share", analysis.phases.shares()["other"], "share", TRACE)
     out.add("quality.queued_share", analysis.phases.queued.total / max(analysis.length, 1), "share", TRACE)
@@ -37,7 +37,7 @@ def quality_signals(analysis: RankAnalysis, out: Signals) -> None:
     out.missing("fewer than two steady steps", "quality.step_cv")
 
 
-def _expects_gpu(analysis: RankAnalysis) -> bool:
+def expects_gpu(analysis: RankAnalysis) -> bool:
     """Whether a trace without kernels is of a job with a GPU: it launches, the file lists devices, or a GPU log shows work."""
     if analysis.has_gpu or bool(analysis.activity.calls(LAUNCH_CALLS).size):
         return True

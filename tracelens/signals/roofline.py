@@ -17,14 +17,17 @@ from tracelens.signals.activity import Activity
 from tracelens.signals.devices import DeviceSpec
 from tracelens.signals.kernel_names import MATRIX_FAMILIES, family, gradient, number_format
 from tracelens.signals.operator_work import WorkBook
+from tracelens.signals.traffic import kernel_share
 from tracelens.trace.tables import Device
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# shares of the published peaks that well-made kernels reach, used where the trace does not show better: large
-# cuBLAS matmuls 60-80 %, streaming kernels 75-90 %
-_ARITHMETIC_REACH, _MEMORY_REACH = 0.7, 0.8
+# shares of the published peaks that well-made kernels reach, used where the trace does not show better: large cuBLAS
+# matmuls 60-80 %, cuDNN convolutions 50-65 %, fused attention with its exponentials 60-75 %, streaming kernels 75-90 %
+_ARITHMETIC_REACH = {"gemm": 0.7, "convolution": 0.6, "attention": 0.7}
+_MEMORY_REACH = 0.8
+_GROUPS = tuple(_ARITHMETIC_REACH)  # of matrix families that reach alike
 _CLEAR = 2.0  # times beyond the ridge, where there is no doubt that arithmetic limits
 _LONG_NS = 10_000  # shorter kernels never reach a rate
 _ENOUGH_NS = 200_000  # of such kernels, to read a reach off them
@@ -48,6 +51,7 @@ class Estimate:
     channels, attention has an exponential for every score.
     ``certain``: the bytes follow from recorded sizes and types (a list's element type is not written).
     ``exact``: the FLOPs follow from recorded sizes. ``row``: the host row of the operator used (-1: none).
+    ``group``: of matrix kernels, which ones reach alike: products, convolutions, attention (-1: none).
     """
 
     flops: Floats
@@ -57,6 +61,7 @@ class Estimate:
     certain: NDArray[np.bool_]
     exact: NDArray[np.bool_]
     row: Ints
+    group: NDArray[np.int8]
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -70,7 +75,7 @@ def estimate(activity: Activity, owner: Ints, spec: DeviceSpec) -> Estimate:
     n = len(device)
     out = Estimate(
         np.full(n, nan), np.full(n, nan), np.full(n, nan), np.ones(n), np.zeros(n, dtype=bool),
-        np.zeros(n, dtype=bool), np.full(n, -1, dtype=np.int64),
+        np.zeros(n, dtype=bool), np.full(n, -1, dtype=np.int64), np.full(n, -1, dtype=np.int8),
     )  # fmt: skip
     copies = (device.kind == Device.D2D) & (device.bytes > 0)
     fills = (device.kind == Device.MEMSET) & (device.bytes > 0)
@@ -83,7 +88,11 @@ def estimate(activity: Activity, owner: Ints, spec: DeviceSpec) -> Estimate:
     codes = np.unique(device.name[kernels])
     matrix = np.zeros(len(names), dtype=bool)
     part = np.zeros(len(names), dtype=np.int64)
-    matrix[[c for c in codes.tolist() if family(names[c]) in MATRIX_FAMILIES]] = True
+    group = np.zeros(len(names), dtype=np.int8)
+    for code in codes.tolist():
+        label = family(names[code])
+        if label in MATRIX_FAMILIES:
+            matrix[code], group[code] = True, _GROUPS.index(label if label in _GROUPS else "gemm")
     part[codes] = [gradient(names[c]) for c in codes.tolist()]
     book = WorkBook(activity)
 
@@ -102,20 +111,35 @@ def estimate(activity: Activity, owner: Ints, spec: DeviceSpec) -> Estimate:
     out.row[main] = rows
     out.peak[main], out.padding[main] = _peaks(device.name[main], index, book, spec)
     out.certain[main] = True
+    out.group[main] = group[device.name[main]]
 
     rest = kernels[~is_matrix]
     byte_counts, certain = book.traffic(owner[rest], device.name[rest])
     seen = np.isfinite(byte_counts)
     rest, byte_counts = rest[seen], byte_counts[seen]
     out.certain[rest] = certain[seen]
-    # an operator's bytes are shared by its kernels as its time is
-    _, group = np.unique(owner[rest], return_inverse=True)
-    spent = (device.end - device.start)[rest].astype(np.float64)
-    total = np.bincount(group, weights=spent) if rest.size else np.empty(0)
     out.flops[rest] = 0.0
-    out.bytes[rest] = byte_counts * spent / np.maximum(total[group], 1.0)
+    out.bytes[rest] = byte_counts * _portions(activity, owner[rest], rest)
     out.row[rest] = owner[rest]
     return out
+
+
+def _portions(activity: Activity, owner: Ints, kernels: Ints) -> Floats:
+    """The share of its operator's bytes that each kernel moves: by name, and of what such names leave by time."""
+    device, names = activity.device, activity.tables.names
+    if not kernels.size:
+        return np.empty(0)
+    pairs, inverse = np.unique(
+        np.stack((activity.host.name[owner], device.name[kernels])), axis=1, return_inverse=True
+    )
+    told = [kernel_share(names[operator], names[kernel]) for operator, kernel in pairs.T.tolist()]
+    known = np.array([nan if share is None else share for share in told])[inverse.ravel()]
+    _, group = np.unique(owner, return_inverse=True)
+    by_name = np.bincount(group, weights=np.nan_to_num(known))
+    spent = np.where(np.isnan(known), (device.end - device.start)[kernels], 0).astype(np.float64)
+    by_time = np.bincount(group, weights=spent)
+    rest = np.maximum(1 - by_name[group], 0.0) * spent / np.maximum(by_time[group], 1.0)
+    return np.where(np.isnan(known), rest, known)
 
 
 def _shares(rows: Ints, index: Ints, part: Ints, duration: Ints, book: WorkBook) -> Floats:
@@ -166,18 +190,21 @@ def _padding(channels: tuple[int, int] | None, used: str | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Shares of the published peaks that this trace's kernels reach; ``seen``: read off them rather than assumed."""
+    """Shares of the published peaks that this trace's kernels reach; ``seen``: read off them rather than assumed.
 
-    arithmetic: dict[float, float]
+    ``arithmetic``: by peak rate and group of kernels, for each that the trace has.
+    """
+
+    arithmetic: dict[tuple[float, int], float]
     memory: float
     arithmetic_seen: bool
     memory_seen: bool
 
-    def rates(self, peak: Floats) -> Floats:
+    def rates(self, peak: Floats, group: NDArray[np.int8]) -> Floats:
         """The reachable FLOP/s for each kernel's peak."""
-        rates = peak * _ARITHMETIC_REACH
-        for value, share in self.arithmetic.items():
-            rates[peak == value] = value * share
+        rates = peak * _ARITHMETIC_REACH["gemm"]
+        for (value, number), share in self.arithmetic.items():
+            rates[(peak == value) & (group == number)] = value * share
         return rates
 
 
@@ -199,15 +226,25 @@ def reach(found: Estimate, duration: Ints, blocks: Ints, spec: DeviceSpec) -> Re
         memory = float(np.clip(_best((moving / seconds)[streams], duration[streams]), *_MEMORY_BOUNDS))
         memory_seen = True
     clear = long & (computing > _CLEAR * moving)
-    by_peak: dict[float, float] = {}
-    for peak in np.unique(found.peak[clear]).tolist():
-        rows = clear & (found.peak == peak)
+    shares: dict[tuple[float, int], float] = {}
+    arithmetic_seen = False
+    for peak, number in sorted(
+        set(zip(found.peak[computed := computing > 0].tolist(), found.group[computed].tolist(), strict=True))
+    ):
+        own = (found.peak == peak) & (found.group == number)
+        rows = clear & own
         spent = duration[rows].sum()
-        if spent >= _ENOUGH_NS and spent >= _TELLING * duration[found.peak == peak].sum():
-            by_peak[peak] = float(
-                np.clip(_best((computing / seconds)[rows], duration[rows]), *_ARITHMETIC_BOUNDS)
-            )
-    return Reach(by_peak, memory, bool(by_peak), memory_seen)
+        if spent >= _ENOUGH_NS and spent >= _TELLING * duration[own].sum():
+            share = _best((computing / seconds)[rows], duration[rows])
+            arithmetic_seen = True
+        else:
+            # what some of them reach that may wait for memory, all of them can
+            reached = own & long
+            share = _ARITHMETIC_REACH[_GROUPS[number]]
+            if duration[reached].sum() >= _ENOUGH_NS:
+                share = max(share, _best((computing / seconds)[reached], duration[reached]))
+        shares[peak, number] = float(np.clip(share, *_ARITHMETIC_BOUNDS))
+    return Reach(shares, memory, arithmetic_seen, memory_seen)
 
 
 def _best(values: Floats, weights: Ints) -> float:
@@ -219,6 +256,6 @@ def _best(values: Floats, weights: Ints) -> float:
 def times(found: Estimate, reached: Reach, spec: DeviceSpec) -> tuple[Floats, Floats]:
     """Seconds that each kernel's arithmetic and its memory traffic need at the rates within reach (NaN: unknown)."""
     moving = found.bytes / (spec.bandwidth * reached.memory)
-    rates = reached.rates(found.peak)
+    rates = reached.rates(found.peak, found.group)
     computing = np.where(found.flops == 0, 0.0, found.flops * found.padding / rates)
     return computing, moving

@@ -237,8 +237,12 @@ def _steady(
         return 0, count - 1, 0, 0
     last, incomplete = count - 1, 0
     host = end - begin
-    cut_short = kernels[last] < COMPLETE_SHARE * np.median(kernels[:-1]) if kernels.any() else False
-    if cut_short or (source == "profiler_step" and host[last] < 0.05 * np.median(host[:-1])):
+    if kernels.any():
+        # one that launched all its work is whole, however short on the host beside steps that were starting up
+        cut_short = kernels[last] < COMPLETE_SHARE * np.median(kernels[:-1])
+    else:
+        cut_short = source == "profiler_step" and host[last] < 0.05 * np.median(host[:-1])
+    if cut_short:
         last, incomplete = last - 1, 1
     durations = np.diff(done)  # of steps 1 .. count-1
     first = 1

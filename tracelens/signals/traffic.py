@@ -6,6 +6,7 @@ Inputs are recorded, outputs are not: their sizes follow from the operator. None
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import prod
 
 from tracelens.signals.flops import broadcast
@@ -191,6 +192,20 @@ def _loss_backward(inputs: Inputs) -> float | None:
     return float(logits.bytes) if logits is not None else None
 
 
+# of an operator's bytes, those of each of its kernels by what it reads and writes: (piece of the kernel's name, share)
+_KERNELS: dict[str, tuple[tuple[str, float], ...]] = {
+    "aten::native_layer_norm_backward": (("GammaBeta", 2 / 5), ("grad_input", 3 / 5)),
+    "aten::native_group_norm": (("RowwiseMoments", 1 / 3),),
+    "aten::native_group_norm_backward": (("ComputeInternalGradients", 2 / 5),),
+}
+
+
+@lru_cache(maxsize=4096)
+def kernel_share(operator: str, kernel: str) -> float | None:
+    """The share of its operator's bytes that a kernel moves; None where its name does not tell."""
+    return next((share for piece, share in _KERNELS.get(operator, ()) if piece in kernel), None)
+
+
 _RULES: dict[str, Callable[[Inputs], float | None]] = {
     "aten::copy_": _copy,
     "aten::_to_copy": lambda inputs: _first(inputs, 2.0),
@@ -206,9 +221,10 @@ _RULES: dict[str, Callable[[Inputs], float | None]] = {
     "aten::native_layer_norm": _streams((0,), (0,)),
     "aten::_fused_rms_norm": _streams((0,), (0,)),
     "aten::_fused_rms_norm_backward": _streams((0, 1), (0,)),
-    "aten::native_layer_norm_backward": _streams((0, 1), (0,)),
-    "aten::native_group_norm": _streams((0,), (0,)),
-    "aten::native_group_norm_backward": _streams((0, 1), (0,)),
+    # the gradients of input and weight are made by kernels of their own, moments before they are applied: each reads anew
+    "aten::native_layer_norm_backward": _streams((0, 1, 0, 1), (0,)),
+    "aten::native_group_norm": _streams((0, 0), (0,)),
+    "aten::native_group_norm_backward": _streams((0, 1, 0, 1), (0,)),
     "aten::native_batch_norm": _streams((0,), (0,)),
     "aten::native_batch_norm_backward": _streams((0, 1), (0,)),
     "aten::cudnn_batch_norm": _streams((0,), (0,)),

@@ -9,10 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from tracelens.model import RESOURCES, Bottleneck
 from tracelens.signals import kernels
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.quality import expects_gpu
 from tracelens.signals.runsteps import corrected_shares
+
+_HIDDEN = 0.1  # of the time queued behind CUDA graphs without a kernel: as the rule quality.unrecorded_graphs has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,20 @@ def bounds(analysis: RankAnalysis) -> WhatIfs:
     if not analysis.has_gpu:
         # without a GPU, freeing cpu frees loading and stalls while operators stay (design section 5)
         step_ms = float(analysis.plain_ms.mean()) if analysis.has_step_log else step_ms
-        saving["cpu"] = step_ms * (shares["load"] + shares["host"])
-        saving |= {"h2d_copy": 0.0, "communication": 0.0, "gpu": 0.0}
+        idle = step_ms * (shares["load"] + shares["host"])
+        saving["cpu"] = idle
+        if not expects_gpu(analysis):
+            saving |= {"h2d_copy": 0.0, "communication": 0.0, "gpu": 0.0}
+        elif (used := _utilization(analysis)) is not None:
+            # of the GPU's own work only its log tells: that remains
+            saving["cpu"] = min(idle, step_ms * (1 - used))
+        return WhatIfs(step_ms, saving, "bound")
+    if not (analysis.activity.device.launch >= 0).any():
+        # nothing but GPU work was recorded: what it waits for may all be the host, and whether anything waits for it
+        # nobody can tell
+        saving["cpu"] = ms(analysis.length - phases.busy.total)
+        saving["h2d_copy"] = ms(phases.parts["transfer"].total)
+        saving["communication"] = ms(phases.parts["communication"].total)
         return WhatIfs(step_ms, saving, "bound")
     host = phases.parts["load"].union(phases.parts["host"]).intersect(phases.starved)
     saving["cpu"] = ms(host.total)
@@ -62,9 +79,18 @@ def bounds(analysis: RankAnalysis) -> WhatIfs:
     limits = {
         limit: analysis.kernels.share(analysis.activity, limit, analysis.in_window) for limit in range(4)
     }
-    if limits[kernels.MEMORY] is None:
-        saving["gpu"] = saving["memory_bandwidth"] = None if compute else 0.0
+    hidden = bool(analysis.activity.graph_launches) and phases.queued.total >= _HIDDEN * analysis.length
+    if limits[kernels.MEMORY] is None or hidden:
+        # what runs unrecorded inside CUDA graphs is work of unknown kinds
+        saving["gpu"] = saving["memory_bandwidth"] = None if compute or hidden else 0.0
     else:
         saving["memory_bandwidth"] = compute * (limits[kernels.MEMORY] or 0.0)
         saving["gpu"] = compute * ((limits[kernels.ARITHMETIC] or 0.0) + (limits[kernels.SMALL] or 0.0))
     return WhatIfs(step_ms, saving, "bound")
+
+
+def _utilization(analysis: RankAnalysis) -> float | None:
+    """Share of the time that the GPU worked, by the usual sample of its log: the first ones may lie before the work."""
+    log = analysis.gpu_log
+    used = log.utilization_gpu[np.isfinite(log.utilization_gpu)] if log is not None else np.empty(0)
+    return float(np.clip(np.median(used), 0, 1)) if used.size else None

@@ -20,26 +20,30 @@ from tracelens.signals.loader import loader_mode
 from tracelens.trace import dialects
 from tracelens.trace.intervals import Intervals, overlaps
 from tracelens.trace.tables import Device, DeviceEvents, Host, Pin
-from tracelens.whatif.timing import Timing, fit_timing, outstanding_at
+from tracelens.whatif.timing import FULL, Timing, fit_timing, outstanding_at
+from tracelens.whatif.unrecorded import unrecorded
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 # kinds of host work
-LOAD, ALLOCATION, CAST, OPTIMIZER, DISPATCH, PYTHON, COPY = range(7)
-HOST_WORK = ("load", "allocation", "cast", "optimizer", "dispatch", "python", "copy")
+LOAD, ALLOCATION, CAST, OPTIMIZER, DISPATCH, PYTHON, COPY, PROFILER = range(8)
+HOST_WORK = ("load", "allocation", "cast", "optimizer", "dispatch", "python", "copy", "profiler")
 # classes of device work
 ARITHMETIC, MEMORY, SMALL, UNKNOWN, COMMUNICATION, H2D, D2H_BULK, D2H_SMALL = range(8)
 DEVICE_WORK = ("arithmetic", "memory", "small", "unknown", "communication", "h2d", "d2h_bulk", "d2h_small")
 # kinds of interaction
 LAUNCH, SYNC, NEXT, CALL = range(4)
 
+_RETURN_NS = 50_000  # what a call takes at most to return once what it waits for has ended
 SMALL_COPY = 65_536  # .item()-like copies to the host stay below
 _HANDOVER_NS = 2_000_000.0  # unpickling a batch and handing it over; a ``next`` that lasts longer waits
 _QUICK_NS = 100_000.0  # where every call waited: what quick ones took in recordings of others (0.07-0.15 ms)
-_HIDDEN_NS = 50_000
 _COPY_OPERATOR = re.compile(r"^aten::(to|_to_copy|copy_|pin_memory)$")
-_BLOCKED = 10  # a launch this many times the usual duration may have waited for room in the queue
+# a launch this many times the usual duration may have waited for room in the queue, as full as it was ever seen; and
+# one that found it nearly so
+_BLOCKED_FULL, _BLOCKED = 2, 10
+_NEARLY_FULL = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,16 @@ class Requests:
 class Graph:
     """Interactions in host order (arrays of length n) and activities in launch order (length m).
 
-    ``gap`` (n, 7): host work before the interaction by kind, ns. ``call``: the interaction's own cost, ns.
+    ``gap`` (n, 8): host work before the interaction by kind, ns. ``call``: the interaction's own cost, ns.
     ``first``/``count``: its activities. ``waits_for``: the activity whose end it waits for (-1: none),
     ``slack`` how long after that end it returns. ``step``: steady step that it belongs to.
-    ``backlog``: per stream, when work queued before the first interaction ends, ns after the steps begin on the host.
+    ``backlog``: per stream, when work queued before the first interaction ends, ns after the steps begin on the host;
+    ``queued``: ns of it in which the stream works rather than waits (None: all).
     ``call_work``: the kind of host work that the interaction's own cost is (None: all dispatch).
-    Activities: ``hidden`` ns of unrecorded CUDA-graph work before it,
+    ``rows``: each activity's row in the trace, ``events``: recorded host events that begin in the gap (None: a graph not
+    made from one).
+    Activities: ``hidden`` ns of unrecorded work before it, ``tail`` ns after it (None: 0) (a CUDA graph's; where ``foreign``
+    another process's turns, which come and go with our own work),
     ``duration`` ns, ``work`` class, ``stream`` index, ``after``: an activity on another stream that
     must end first (-1: none), ``owner`` steady step.
     """
@@ -97,6 +105,11 @@ class Graph:
     begun_ns: float
     start_ns: int
     call_work: Ints | None = None
+    rows: Ints | None = None
+    events: Ints | None = None
+    tail: Floats | None = None
+    queued: Floats | None = None
+    foreign: bool = False
 
     def __len__(self) -> int:
         return int(self.kind.size)
@@ -132,14 +145,9 @@ def build_graph(
     position = np.full(len(device), -1, dtype=np.int64)
     position[order] = np.arange(order.size)
 
-    waits_for, slack, small = _waits(analysis, rows, kinds, order, position, begin, count)
+    waits_for, slack, small, late = _waits(analysis, rows, kinds, order, position, begin, count)
     call = np.where(waits_for >= 0, np.minimum(spent, usual), spent)
-    blocked = (
-        (kinds == LAUNCH)
-        & (waits_for < 0)
-        & (spent > _BLOCKED * usual)
-        & _queue_is_full(analysis, rows, timing)
-    )
+    blocked = (kinds == LAUNCH) & (waits_for < 0) & _blocked(analysis, rows, spent, timing)
     call[blocked] = usual
     requests = _requests(analysis, rows, kinds, call)
     own_step = np.clip(
@@ -148,17 +156,24 @@ def build_graph(
     streams, stream = np.unique(device.stream[order], return_inverse=True)
     recorded = float(steps.done[last] - (steps.done[first - 1] if first > 0 else steps.begin[0]))
     after = _across_streams(analysis, rows, order, position, begin, count)
+    hidden, foreign = unrecorded(analysis, order, after, timing)
+    backlog, queued = _backlog(analysis, order, streams, low)
+    tail = np.zeros(order.size) if foreign else None
+    if tail is not None:
+        waiting = waits_for >= 0
+        np.maximum.at(tail, waits_for[waiting], late[waiting])
     return Graph(
         kind=kinds, gap=gap, call=call, first=begin, count=count, waits_for=waits_for, slack=slack, small_wait=small,
         step=own_step, duration=(device.end - device.start)[order].astype(np.float64), work=device_work(analysis)[order],
-        stream=stream.astype(np.int64), after=after, backlog=_backlog(analysis, order, streams, low),
-        hidden=_hidden(analysis, order, after, timing),
+        stream=stream.astype(np.int64), after=after, backlog=backlog, queued=queued,
+        hidden=hidden,
         owner=np.clip(steps.owner[order] - first, 0, last - first),
         bytes=device.bytes[order], pin=device.pin[order].astype(np.int64), names=device.name[order].astype(np.int64),
         requests=requests, timing=timing, steps=last - first + 1, streams=int(streams.size),
         concurrent=_concurrency(analysis), recorded_ns=recorded,
         begun_ns=float(steps.done[last] - low) - recorded, start_ns=low,
-        call_work=_call_work(analysis, rows, kinds, order, begin, count),
+        call_work=_call_work(analysis, rows, kinds, order, begin, count), rows=order,
+        foreign=foreign, tail=tail, events=_recorded_events(analysis, np.minimum(previous, start), start),
     )  # fmt: skip
 
 
@@ -240,14 +255,23 @@ def _host_work(analysis: RankAnalysis, low: Ints, high: Ints) -> Floats:
     return work
 
 
+def _recorded_events(analysis: RankAnalysis, low: Ints, high: Ints) -> Ints:
+    """Host events of launching threads that begin in each [low, high)."""
+    host = analysis.activity.host
+    kinds = (Host.OPERATOR, Host.ANNOTATION, Host.RUNTIME, Host.PYTHON)
+    starts = np.sort(host.start[analysis.activity.on_launching_thread & np.isin(host.kind, kinds)])
+    return np.asarray(np.searchsorted(starts, high) - np.searchsorted(starts, low), dtype=np.int64)
+
+
 def _waits(
     analysis: RankAnalysis, rows: Ints, kinds: Ints, order: Ints, position: Ints, begin: Ints, count: Ints
-) -> tuple[Ints, Floats, NDArray[np.bool_]]:
-    """For each interaction, the activity it waits for, how long after its end it returns, and whether it is ``.item()``-like."""
+) -> tuple[Ints, Floats, NDArray[np.bool_], Floats]:
+    """For each interaction, the activity it waits for, how long after its end it returns, whether it is ``.item()``-like,
+    and how much longer it took than a return does."""
     host, device = analysis.activity.host, analysis.activity.device
     waits_for = np.full(rows.size, -1, dtype=np.int64)
     slack = np.zeros(rows.size)
-    small = np.zeros(rows.size, dtype=bool)
+    small, late = np.zeros(rows.size, dtype=bool), np.zeros(rows.size)
     names = analysis.tables.names
     synchronous = np.fromiter(
         (n.startswith(("cudaFree", "hipFree", "cudaMalloc", "hipMalloc")) for n in names), bool, len(names)
@@ -271,7 +295,7 @@ def _waits(
                 device.start[last]
             ) + int(device.end[last]):
                 waits_for[i] = position[last]
-                slack[i] = float(np.clip(end - int(device.end[last]), -50_000, 50_000))
+                slack[i] = float(np.clip(end - int(device.end[last]), -_RETURN_NS, _RETURN_NS))
                 small[i] = kind == Device.D2H and int(device.bytes[last]) < SMALL_COPY
             for activity in mine.tolist():
                 last_on[int(device.stream[activity])] = activity
@@ -281,15 +305,14 @@ def _waits(
             )
             if target is not None:
                 waits_for[i] = position[target]
-                slack[i] = (
-                    float(np.clip(end - int(device.end[target]), 0, 50_000))
-                    if device.end[target] > host.start[row]
-                    else 0.0
-                )
+                if device.end[target] > host.start[row]:
+                    returned = float(max(end - int(device.end[target]), 0))
+                    slack[i] = min(returned, _RETURN_NS)
+                    late[i] = returned - slack[i]
                 small[i] = not (
                     i and kinds[i] == SYNC and _bulk_copy(device, order, kinds, begin, count, i - 1)
                 )
-    return waits_for, slack, small
+    return waits_for, slack, small, late
 
 
 def _bulk_copy(device: DeviceEvents, order: Ints, kinds: Ints, begin: Ints, count: Ints, i: int) -> bool:
@@ -333,10 +356,14 @@ def _sync_target(
     return last if last is not None and int(ends[last]) <= end + 20_000 else None
 
 
-def _queue_is_full(analysis: RankAnalysis, rows: Ints, timing: Timing) -> NDArray[np.bool_]:
-    """Whether as much work was outstanding at each call's start as the queue is taken to hold."""
+def _blocked(analysis: RankAnalysis, rows: Ints, spent: Floats, timing: Timing) -> NDArray[np.bool_]:
+    """Whether each call waited for room: as much work was outstanding at its start as the queue is taken to hold, and it
+    lasted longer than launches do. A full queue takes a launch for every kernel that starts, so short kernels make short
+    waits."""
     outstanding = outstanding_at(analysis, analysis.activity.host.start[rows])
-    return np.asarray(outstanding >= 0.8 * timing.queue, dtype=bool)
+    full = (outstanding >= FULL * timing.queue) & (spent > _BLOCKED_FULL * timing.launch_ns)
+    nearly = (outstanding >= _NEARLY_FULL * timing.queue) & (spent > _BLOCKED * timing.launch_ns)
+    return np.asarray(full | nearly, dtype=bool)
 
 
 def _across_streams(
@@ -345,7 +372,8 @@ def _across_streams(
     """For each activity, one on another stream that it waits for.
 
     Said by a stream-wait call before the launch (then: the last work launched on another stream), or shown by its
-    start right at another stream's end where its own stream and launch had long been ready.
+    start right at another stream's end where its own stream and launch had long been ready. A collective waits for what
+    was launched before it: torch makes its stream wait for the current one.
     """
     device, host = analysis.activity.device, analysis.activity.host
     after = np.full(order.size, -1, dtype=np.int64)
@@ -359,6 +387,7 @@ def _across_streams(
     announced = np.searchsorted(wait_at, launch, side="left") > np.searchsorted(
         wait_at, previous_launch, side="left"
     )
+    announced |= device.kind[order] == Device.COMMUNICATION
     ready = np.maximum(launch + 3_000, _previous_on_stream(stream, end))
     last_on: dict[int, int] = {}
     by_end = np.argsort(end, kind="stable")
@@ -406,33 +435,20 @@ def _call_work(
     return work
 
 
-def _backlog(analysis: RankAnalysis, order: Ints, streams: Ints, low: int) -> Floats:
-    """When each stream is free of work that these steps did not launch, ns after ``low``; not before it."""
+def _backlog(analysis: RankAnalysis, order: Ints, streams: Ints, low: int) -> tuple[Floats, Floats]:
+    """When each stream is free of work that these steps did not launch, ns after ``low``, not before it; and for how long
+    it works until then."""
     device = analysis.activity.device
     mine = np.zeros(len(device), dtype=bool)
     mine[order] = True
     first = int(device.start[order].min()) if order.size else low
     earlier = ~mine & (device.start < max(first, low))
-    free = [int(device.end[earlier & (device.stream == s)].max(initial=low)) for s in streams]
-    return np.array([max(at - low, 0) for at in free], dtype=np.float64)
-
-
-def _hidden(analysis: RankAnalysis, order: Ints, after: Ints, timing: Timing) -> Floats:
-    """Work that ran before an activity but was not recorded: where CUDA graphs hide kernels, the time that no
-    dependency explains. 0 everywhere without graph launches."""
-    hidden = np.zeros(order.size)
-    if not analysis.activity.graph_launches or not order.size:
-        return hidden
-    device, host = analysis.activity.device, analysis.activity.host
-    start, end = device.start[order], device.end[order]
-    ready = np.maximum(
-        host.start[device.launch[order]] + timing.latency_ns,
-        _previous_on_stream(device.stream[order], end) + timing.gap_ns,
-    )
-    ready = np.maximum(ready, np.where(after >= 0, end[np.maximum(after, 0)], 0))
-    late = start - ready
-    hidden[late > _HIDDEN_NS] = late[late > _HIDDEN_NS]
-    return hidden
+    ends, works = [], []
+    for stream in streams:
+        start, end = (times[earlier & (device.stream == stream)] for times in (device.start, device.end))
+        ends.append(max(int(end.max(initial=low)) - low, 0))
+        works.append(int(np.maximum(end - np.maximum(start, low), 0).sum()))
+    return np.array(ends, dtype=np.float64), np.array(works, dtype=np.float64)
 
 
 def _previous_on_stream(stream: Ints, end: Ints) -> Ints:

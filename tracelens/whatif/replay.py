@@ -7,13 +7,13 @@ are measured, so that neither an empty queue at the start nor a full one flatter
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tracelens.whatif.graph import LAUNCH, LOAD, NEXT, Graph
+from tracelens.whatif.graph import COMMUNICATION, DISPATCH, LAUNCH, LOAD, NEXT, PROFILER, UNKNOWN, Graph
 
 Floats = NDArray[np.float64]
 _NEVER = -1e18
@@ -50,6 +50,23 @@ class Replayed:
     first_pass_ns: Floats
 
 
+@dataclass(frozen=True)
+class Feed:
+    """A rank to replay: its graph and what shapes its loader's arrivals: workers, prefetch factor, and the share of time
+    that a worker works where a host log says so.
+
+    ``meets``: for each activity, whether it is a collective that all ranks replayed together meet in. Its duration in the
+    graph is then the transfer alone. ``offset_ns`` lays the rank's clock over the others'.
+    """
+
+    graph: Graph
+    workers: int | None = None
+    prefetch: int = 2
+    busy: float | None = None
+    meets: NDArray[np.bool_] | None = None
+    offset_ns: float = 0.0
+
+
 def replay(
     graph: Graph,
     scenarios: Sequence[Scenario],
@@ -59,18 +76,56 @@ def replay(
     passes: int = PASSES,
 ) -> Replayed:
     """Replays every scenario; ``workers`` and ``prefetch`` shape how loader arrivals follow the consumer."""
-    count = len(scenarios)
+    return replay_together([Feed(graph, workers, prefetch, busy)], scenarios, passes)[0]
+
+
+def replay_together(
+    feeds: Sequence[Feed], scenarios: Sequence[Scenario], passes: int = PASSES
+) -> list[Replayed]:
+    """Replays ranks side by side: the n-th collective of each begins when that rank is ready and ends on all when the last
+    one has arrived and the transfer is done. Where a scenario frees communication nobody waits for anybody.
+
+    Every rank must meet as often as the others; raises ValueError otherwise.
+    """
+    counted = 1 if passes == 1 else max(_measured_passes(f.graph, f.workers or 1) for f in feeds)
+    alone = np.array([dict(s.device).get(COMMUNICATION, 1.0) == 0.0 for s in scenarios])
+    walks = [_walk(feed, scenarios, passes, counted, alone) for feed in feeds]
+    results: list[Replayed | None] = [None] * len(walks)
+    together: Floats | None = None
+    while any(result is None for result in results):
+        arrived = []
+        for i, walk in enumerate(walks):
+            try:
+                arrived.append(walk.send(together))
+            except StopIteration as done:
+                results[i] = done.value
+        if len(arrived) not in (0, len(walks)):
+            raise ValueError("ranks that are replayed together must meet equally often")
+        together = np.maximum.reduce(arrived) if arrived else None
+    return [result for result in results if result is not None]
+
+
+def _walk(
+    feed: Feed, scenarios: Sequence[Scenario], passes: int, counted: int, alone: NDArray[np.bool_]
+) -> Generator[Floats, Floats | None, Replayed]:
+    """One rank's replay. Yields when it is ready for each collective that ranks meet in, and is sent when all were."""
+    graph, count = feed.graph, len(scenarios)
     gap, call, duration = _weights(graph, scenarios)
     waits = _wait_switches(graph, scenarios)
-    workers = workers if workers and workers > 0 else 1
-    ahead = workers * max(prefetch, 1)
-    service = fit_service(graph, workers, ahead, busy)
+    workers = feed.workers if feed.workers and feed.workers > 0 else 1
+    ahead = workers * max(feed.prefetch, 1)
+    service = fit_service(graph, workers, ahead, feed.busy)
     arrivals = _Arrivals(graph, scenarios, service, workers, ahead)
     latency, between, queue = graph.timing.latency_ns, graph.timing.gap_ns, graph.timing.queue
     host = np.zeros(count)
-    stream_end = _queued_before(graph, duration)
+    stream_end = _queued_before(graph, duration, alone)
     hidden = graph.hidden.tolist()
+    turns = _foreign_turns(graph, duration)
+    tail = graph.tail[:, None] * turns if graph.tail is not None else None
+    if tail is not None:
+        waits = waits + np.where(graph.waits_for[:, None] >= 0, tail[graph.waits_for], 0.0)
     activities = graph.duration.size
+    meets = (feed.meets if feed.meets is not None else np.zeros(activities, dtype=bool)).tolist()
     ended = np.zeros((activities, count))
     started_ring = np.full((max(queue, 1), count), _NEVER)
     launched = 0
@@ -82,7 +137,7 @@ def replay(
     after, owner = graph.after.tolist(), graph.owner.tolist()
     maximum = np.maximum
     recorded = np.zeros((count, graph.steps))
-    since, counted = before, 1 if passes == 1 else _measured_passes(graph, workers)
+    since = before
     for number in range(passes - 1 + counted):
         if number == passes - 1:
             since = before
@@ -98,10 +153,14 @@ def replay(
                     if after[k] >= 0:
                         begin = maximum(begin, ended[after[k]] + between)
                     if hidden[k]:
-                        begin = begin + hidden[k]
+                        begin = begin + hidden[k] * turns
                     finish = begin + duration[k]
-                    stream_end[stream] = finish
+                    if meets[k]:
+                        all_there = yield begin + feed.offset_ns
+                        assert all_there is not None
+                        finish = np.where(alone, begin, all_there - feed.offset_ns) + duration[k]
                     ended[k] = finish
+                    stream_end[stream] = finish if tail is None else finish + tail[k]
                     done[owner[k]] = maximum(done[owner[k]], finish)
                     slot = launched % queue
                     # the queue takes no more launches than it holds: this one waits for the start of an earlier one
@@ -141,8 +200,11 @@ def _weights(graph: Graph, scenarios: Sequence[Scenario]) -> tuple[Floats, Float
     device = np.ones((8, len(scenarios)))
     duration = np.repeat(graph.duration[:, None], len(scenarios), axis=1)
     for s, scenario in enumerate(scenarios):
-        for kind, factor in scenario.host:
+        factors = dict(scenario.host)
+        for kind, factor in factors.items():
             host[kind, s] = factor
+        # what recording costs comes and goes with the work that was recorded
+        host[PROFILER, s] = factors.get(PROFILER, factors.get(DISPATCH, 1.0))
         for work, factor in scenario.device:
             device[work, s] = factor
         if scenario.durations is not None:
@@ -157,17 +219,30 @@ def _weights(graph: Graph, scenarios: Sequence[Scenario]) -> tuple[Floats, Float
     return graph.gap @ host, call, duration * device[graph.work]
 
 
-def _queued_before(graph: Graph, duration: Floats) -> list[Floats]:
+def _foreign_turns(graph: Graph, duration: Floats) -> Floats:
+    """How much of another process's time on the GPU is left: processes take turns, so that it has as many as our kernels
+    need. What a CUDA graph hides stays as it is."""
+    kernels = graph.work <= UNKNOWN
+    today = float(graph.duration[kernels].sum())
+    if not graph.foreign or not today:
+        return np.ones(duration.shape[1])
+    return np.asarray(duration[kernels].sum(axis=0) / today)
+
+
+def _queued_before(graph: Graph, duration: Floats, alone: NDArray[np.bool_]) -> list[Floats]:
     """When each stream is free of work queued before the replay: work like the stream's own, so it shrinks with that.
 
-    Left as recorded, a deep queue would outlast all passes of a scenario with free kernels and hide the host's pace.
+    Left as recorded, a deep queue would outlast all passes of a scenario with free kernels and hide the host's pace. What
+    of it was waiting is left out where nobody waits for a collective.
     """
     ends = []
     for stream, backlog in enumerate(graph.backlog):
         mine = graph.stream == stream
         today = graph.duration[mine].sum()
         left = duration[mine].sum(axis=0) / today if today > 0 else np.ones(duration.shape[1])
-        ends.append(np.where((backlog > 0) & (left > 0), backlog * left, _NEVER))
+        working = backlog if graph.queued is None else min(backlog, graph.queued[stream])
+        until = np.where(alone, working, backlog) * left
+        ends.append(np.where((backlog > 0) & (left > 0), until, _NEVER))
     return ends
 
 
@@ -221,7 +296,8 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
     its index sent. The others were complete before they were asked for; they are given the usual service time,
     or less where that would make them late. ``busy`` (share of time that a worker works, from a host log) gives the
     usual service time where nothing was waited for; without it, 0: the loader is not seen to limit anything.
-    Where waits cost 8 % of the time but no service shows, the workers are taken to be busy all the time.
+    Where waits cost 8 % of the time but no service shows, the workers are taken to be busy all the time, unless they
+    delivered a whole round, or half the batches, in time afterwards.
     """
     asked, there = graph.requests.asked, graph.requests.there
     count = asked.size
@@ -229,7 +305,9 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
         return np.empty(0)
     step = graph.recorded_ns / max(graph.steps, 1)
     waited = there - asked > max(0.02 * step, 200_000.0)
-    usual = busy * workers * step if busy is not None and not waited.any() else 0.0
+    # after this many batches in time, one from every worker or half of all, nothing waits for them any more
+    over = count - 1 - int(np.flatnonzero(waited).max(initial=-1)) >= min(workers, count / 2)
+    usual = busy * workers * step if busy is not None and (over or not waited.any()) else 0.0
     service = np.full(count, usual)
     for _ in range(3):
         ready = np.where(waited, there, np.minimum(asked, there))
@@ -248,7 +326,7 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
         known = service[workers:][waited[workers:]]
         if known.size:
             usual = float(np.median(known))
-        elif not usual and (there - asked)[waited].sum() >= _LIMITING * graph.recorded_ns:
+        elif not usual and not over and (there - asked)[waited].sum() >= _LIMITING * graph.recorded_ns:
             # waited for, but only while it is unknown when work had begun: an empty queue means busy workers,
             # busy with reading too, which ``busy`` does not count
             usual = workers * step

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracelens.model import RESOURCES, Bottleneck
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.hostwork import first_use_time
 from tracelens.whatif import graph as g
 from tracelens.whatif.bounds import WhatIfs, bounds
-from tracelens.whatif.replay import PASSES, Replayed, Scenario, replay
-from tracelens.whatif.timing import fit_timing
+from tracelens.whatif.fidelity import Span, held_out_errors, with_profiler_apart, without_profiler
+from tracelens.whatif.replay import PASSES, Feed, Replayed, Scenario, replay_together
+from tracelens.whatif.together import common_steps, meeting
+
+Floats = NDArray[np.float64]
 
 WARN_ERROR, MAX_ERROR = (
     0.03,
@@ -22,6 +26,8 @@ WARN_ERROR, MAX_ERROR = (
 MAX_CONCURRENT = (
     0.1  # share of time with two launching threads at work, beyond which one host is no model of it
 )
+_FEW = 3  # steady steps
+_STARTUP = 0.25  # of them in first uses: as the rule host.startup has it
 MAX_TASKS = 60_000  # interactions and activities replayed at most; longer windows are sampled
 
 # what is left of recorded dispatch when the profiler's own share and what can be saved at best are taken off: profiling
@@ -30,6 +36,7 @@ _PROFILED = 0.5
 
 _HOST = tuple((kind, 0.0) for kind in range(len(g.HOST_WORK)))
 _NO_COPIES = ((g.H2D, 0.0), (g.D2H_BULK, 0.0))
+UNPROFILED = Scenario("unprofiled", host=((g.PROFILER, 0.0),))
 LOADED = Scenario("loaded", host=((g.LOAD, 0.0),), loader=0.0)  # every batch is ready
 CLASSES: dict[str, Scenario] = {
     "cpu": Scenario("cpu", host=_HOST, sync=False, loader=0.0, call=0.0),
@@ -50,6 +57,7 @@ CAUSES: Mapping[str, Scenario] = {
     "transfer.saving_ms": Scenario("copies", host=((g.COPY, 0.0),), device=_NO_COPIES, copy_wait=False),
     "communication.saving_ms": Scenario("collectives", device=((g.COMMUNICATION, 0.0),)),
 }
+_KERNELS: tuple[Bottleneck, ...] = ("gpu", "memory_bandwidth")
 PAIRS: tuple[tuple[Bottleneck, Bottleneck], ...] = (
     ("cpu", "h2d_copy"), ("cpu", "communication"), ("h2d_copy", "communication"), ("cpu", "gpu"), ("cpu", "memory_bandwidth"),
     ("gpu", "memory_bandwidth"),
@@ -58,12 +66,13 @@ PAIRS: tuple[tuple[Bottleneck, Bottleneck], ...] = (
 
 @dataclass(frozen=True)
 class RankReplay:
-    """A rank's graph with how its loader is fed, and what the standard scenarios gave (ms a step)."""
+    """A rank's graph with how its loader is fed, and what the standard scenarios gave (ms a step).
 
-    graph: g.Graph
-    workers: int | None
-    prefetch: int
-    busy: float | None
+    ``feeds``: of all ranks replayed together, this one's at ``index``.
+    """
+
+    feeds: tuple[Feed, ...]
+    index: int
     base_ns: float
     whatifs: WhatIfs
     causes: Mapping[str, float]
@@ -74,6 +83,16 @@ class RankReplay:
 
     known: dict[str, float] = field(default_factory=dict, compare=False)
     wanted: dict[str, Scenario] = field(default_factory=dict, compare=False)
+
+    @property
+    def graph(self) -> g.Graph:
+        """The rank's steps as a graph; of ranks replayed together, collectives last as long as their transfer."""
+        return self.feeds[self.index].graph
+
+    @property
+    def busy(self) -> float | None:
+        """Share of time that the loader's workers work, where a log says so."""
+        return self.feeds[self.index].busy
 
     def means(self, scenarios: Sequence[Scenario], *, later: bool = False) -> list[float] | None:
         """Mean step in ns under further scenarios (told apart by name) on the same graph.
@@ -88,9 +107,9 @@ class RankReplay:
         if missing:
             batch = list({**self.wanted, **missing}.values())
             self.wanted.clear()
-            passes = 1 if self.few else PASSES
-            result = replay(self.graph, batch, self.workers, self.prefetch, self.busy, passes=passes)
-            values = result.first_pass_ns.mean(axis=1) if self.few else result.mean_ns
+            values = _means(
+                replay_together(self.feeds, batch, 1 if self.few else PASSES)[self.index], self.few
+            )
             self.known.update({s.name: float(v) for s, v in zip(batch, values, strict=True)})
         return [self.known[s.name] for s in scenarios]
 
@@ -101,117 +120,114 @@ class RankReplay:
         return float(graph.gap[:, 1:].sum() + graph.call[graph.kind != g.NEXT].sum()) / graph.steps / 1e6
 
 
-def what_ifs(analysis: RankAnalysis, busy: float | None = None) -> tuple[WhatIfs, RankReplay | None]:
+Outcome = tuple[WhatIfs, RankReplay | None]
+
+
+def what_ifs(analysis: RankAnalysis, busy: float | None = None) -> Outcome:
     """The rank's what-ifs by replay, or bounds where a replay is not possible or not faithful.
 
     ``busy``: share of their time that the loader's workers work, where a host log says so.
     """
-    fallback = bounds(analysis)
-    first, last, sampled = _sample(analysis)
-    graph = g.build_graph(analysis, first, last)
-    if graph is None or graph.concurrent > MAX_CONCURRENT:
-        return fallback, None
-    workers, prefetch = _loader(analysis)
-    named: dict[str, Scenario] = {"base": Scenario("base"), **CLASSES, **CAUSES}
-    pairs = {f"{a}+{b}": merge(CLASSES[a], CLASSES[b]) for a, b in PAIRS}
-    scenarios = [*named.values(), *pairs.values()]
-    few = analysis.steps.steady < 3
-    graph, step_ms, corrected = _without_profiler(analysis, graph, fallback.step_ms, workers, prefetch, busy)
-    result = replay(graph, scenarios, workers, prefetch, busy, passes=1 if few else PASSES)
-    error = held_out_error(analysis, graph, result if not corrected else None, workers, prefetch, busy)
+    return what_ifs_of([analysis], [busy])[0]
+
+
+def what_ifs_of(analyses: Sequence[RankAnalysis], busy: Sequence[float | None]) -> list[Outcome]:
+    """The what-ifs of a run's ranks: a resource made free on all at once, where their collectives tie them together; each
+    by itself where they do not."""
+    spans = common_steps(analyses) if len(analyses) > 1 else None
+    if spans is not None:
+        together = _outcomes(analyses, spans, busy)
+        if together is not None:
+            return together
+    alone: list[Outcome] = []
+    for analysis, share in zip(analyses, busy, strict=True):
+        outcome = _outcomes([analysis], [_span(analysis)], [share]) if analysis.steps.count else None
+        alone += outcome if outcome is not None else [(bounds(analysis), None)]
+    return alone
+
+
+def _outcomes(
+    analyses: Sequence[RankAnalysis], spans: Sequence[Span], busy: Sequence[float | None]
+) -> list[Outcome] | None:
+    """The ranks replayed as one; None where they cannot be: no graph, or collectives that do not match."""
+    chosen = _sample(analyses, spans)
+    feeds, steps_ms, corrected = [], [], False
+    fallbacks = [bounds(analysis) for analysis in analyses]
+    for analysis, (first, last), share, fallback in zip(analyses, chosen, busy, fallbacks, strict=True):
+        graph = g.build_graph(analysis, first, last)
+        if graph is None or graph.concurrent > MAX_CONCURRENT:
+            return None
+        feed, step_ms, taken_off = without_profiler(
+            analysis, Feed(graph, *_loader(analysis), share), fallback.step_ms
+        )
+        feeds.append(feed)
+        steps_ms.append(step_ms)
+        corrected = corrected or taken_off
+    if len(feeds) > 1:
+        joined = meeting(analyses, feeds)
+        if joined is None:
+            return None
+        feeds = joined
+    feeds = [with_profiler_apart(feed) for feed in feeds] if not corrected else feeds
+    classes = {name: merge(UNPROFILED, scenario) for name, scenario in CLASSES.items()}
+    pairs = {f"{a}+{b}": merge(classes[a], classes[b]) for a, b in PAIRS}
+    scenarios = {"base": Scenario("base"), "unprofiled": UNPROFILED, **CAUSES, **classes, **pairs}
+    few = spans[0][1] - spans[0][0] + 1 < 3 or spans[0][0] < analyses[0].steps.first
+    results = replay_together(feeds, list(scenarios.values()), 1 if few else PASSES)
+    errors = held_out_errors(analyses, spans, feeds, None if corrected else results)
     # one or two steps say nothing about a steady state: they are compared as recorded, with the backlog they began with
-    means = result.first_pass_ns.mean(axis=1) if few else result.mean_ns
-    base = float(means[0])
-    if abs(error) > MAX_ERROR or base <= 0:
-        return WhatIfs(fallback.step_ms, fallback.saving_ms, "bound", error), None
-
-    # where the loader is free nothing of its model is left: compared with the steps as they were recorded, not with its
-    # steady state, whose waits are estimated
-    recorded = base if corrected or few else graph.recorded_ns / graph.steps
-
-    def saved(index: int) -> float:
-        against = recorded if scenarios[index].loader == 0 else base
-        return step_ms * max(1 - float(means[index]) / against, 0.0)
-
-    savings = {name: saved(i) for i, name in enumerate([*named, *pairs])}
-    by_class: dict[Bottleneck, float | None] = {name: savings[name] for name in RESOURCES}
-    for name in ("gpu", "memory_bandwidth"):
-        if fallback.saving_ms.get(name) is None:
-            by_class[name] = None
-    whatifs = WhatIfs(step_ms, by_class, "replay", error)
-    causes = {name: savings[name] for name in CAUSES}
-    both = {pair: savings[f"{pair[0]}+{pair[1]}"] for pair in PAIRS}
-    return whatifs, RankReplay(graph, workers, prefetch, busy, base, whatifs, causes, both, sampled, few)
-
-
-def _without_profiler(
-    analysis: RankAnalysis,
-    graph: g.Graph,
-    step_ms: float,
-    workers: int | None,
-    prefetch: int,
-    busy: float | None,
-) -> tuple[g.Graph, float, bool]:
-    """The graph with the profiler's own cost taken off dispatch, and the unprofiled step, where a baseline was recorded.
-
-    Recording lengthens operators, calls and the Python between them; it does not lengthen kernels, copies or loading.
-    """
-    baseline = analysis.baseline_ms
-    if baseline is None:
-        return graph, step_ms, False
-    recorded = graph.recorded_ns / graph.steps / 1e6
-    if recorded <= 1.01 * baseline:
-        return graph, baseline, False
-    factors = np.linspace(0.2, 1.0, 17)
-    touched = (g.DISPATCH, g.OPTIMIZER, g.CAST, g.COPY)
-    trials = [Scenario(f"x{f:.2f}", host=tuple((kind, float(f)) for kind in touched)) for f in factors]
-    means = replay(graph, trials, workers, prefetch, busy).mean_ns / 1e6
-    factor = float(np.interp(baseline, np.maximum.accumulate(means), factors))
-    gap = graph.gap.copy()
-    gap[:, touched] *= factor
-    return dataclasses.replace(graph, gap=gap, call=graph.call * factor), baseline, True
+    means = [_means(result, few) for result in results]
+    worst = max(errors, key=abs)
+    if abs(worst) > MAX_ERROR or any(values[0] <= 0 for values in means):
+        return [
+            (WhatIfs(fallback.step_ms, fallback.saving_ms, "bound", worst), None) for fallback in fallbacks
+        ]
+    outcomes: list[Outcome] = []
+    for i, (feed, step_ms, fallback) in enumerate(zip(feeds, steps_ms, fallbacks, strict=True)):
+        base, unprofiled = float(means[i][0]), float(means[i][1])
+        # where the loader is free nothing of its model is left: compared with the steps as they were recorded, not with
+        # its steady state, whose waits are estimated
+        recorded = base if corrected or few else feed.graph.recorded_ns / feed.graph.steps
+        savings = {}
+        for (name, scenario), mean in zip(scenarios.items(), means[i], strict=True):
+            today = recorded if scenario.loader == 0 else base
+            if name not in CAUSES:
+                today *= unprofiled / base
+            savings[name] = step_ms * max(1 - float(mean) / today, 0.0)
+        by_class: dict[Bottleneck, float | None] = {name: savings[name] for name in RESOURCES}
+        for kernels in _KERNELS:
+            if fallback.saving_ms.get(kernels) is None:
+                by_class[kernels] = None
+        whatifs = WhatIfs(step_ms, by_class, "replay", errors[i])
+        causes = {name: savings[name] for name in CAUSES}
+        both = {pair: savings[f"{pair[0]}+{pair[1]}"] for pair in PAIRS}
+        sampled = chosen[i] != spans[i]
+        outcomes.append((whatifs, RankReplay(tuple(feeds), i, base, whatifs, causes, both, sampled, few)))
+    return outcomes
 
 
-def held_out_error(
-    analysis: RankAnalysis,
-    graph: g.Graph,
-    result: Replayed | None,
-    workers: int | None,
-    prefetch: int,
-    busy: float | None,
-) -> float:
-    """Relative error of the mean step on steps that the constants were not fitted on: the later half.
-
-    With fewer than four steps there is nothing to hold out: the recorded steps themselves.
-    """
+def _span(analysis: RankAnalysis) -> Span:
+    """The steady steps; all of a few that start-up fills, which have no steady state to begin after the first."""
     steps = analysis.steps
-    if result is None and steps.steady < 4:
-        plain = g.build_graph(analysis)
-        if plain is None:
-            return float("inf")
-        graph, result = plain, replay(plain, [Scenario("base")], workers, prefetch, busy, passes=1)
-    if result is not None and (steps.steady < 4 or graph.steps < 4):
-        return float(result.first_pass_ns[0].mean() * graph.steps / graph.recorded_ns - 1)
-    middle = steps.first + steps.steady // 2
-    timing = fit_timing(analysis, np.arange(steps.first, middle))
-    held = g.build_graph(analysis, middle, min(steps.last, middle + graph.steps - 1), timing)
-    if held is None:
-        return float("inf")
-    again = replay(held, [Scenario("base")], workers, prefetch, busy, passes=1)
-    return float(again.first_pass_ns[0].mean() * held.steps / held.recorded_ns - 1)
+    starting = first_use_time(analysis).clip(*analysis.window).total
+    filled = steps.steady <= _FEW and starting >= _STARTUP * analysis.length
+    return (0 if filled else steps.first), steps.last
 
 
-def _sample(analysis: RankAnalysis) -> tuple[int, int, bool]:
-    """The steady steps to replay: all, or as many from the middle as fit the budget."""
-    steps = analysis.steps
-    if not steps.count:
-        return 0, -1, False
-    per_step = 2 * float(np.mean(analysis.step_kernels)) + 10
+def _means(result: Replayed, few: bool) -> Floats:
+    """Mean step by scenario: of the steady state, of the first pass where there are too few steps to have one."""
+    return result.first_pass_ns.mean(axis=1) if few else result.mean_ns
+
+
+def _sample(analyses: Sequence[RankAnalysis], spans: Sequence[Span]) -> list[Span]:
+    """The steady steps to replay: all, or as many from the middle as fit the budget, which the ranks share."""
+    count = spans[0][1] - spans[0][0] + 1
+    per_step = sum(2 * float(np.mean(a.step_kernels)) + 10 for a in analyses)
     fit = max(int(MAX_TASKS / per_step), 4)
-    if steps.steady <= fit:
-        return steps.first, steps.last, False
-    first = steps.first + (steps.steady - fit) // 2
-    return first, first + fit - 1, True
+    if count <= fit:
+        return list(spans)
+    skipped = (count - fit) // 2
+    return [(first + skipped, first + skipped + fit - 1) for first, _ in spans]
 
 
 def _loader(analysis: RankAnalysis) -> tuple[int | None, int]:

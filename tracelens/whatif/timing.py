@@ -11,7 +11,10 @@ from tracelens.signals.analysis import RankAnalysis
 from tracelens.trace.tables import Device
 
 DEFAULT_QUEUE = 1024  # kernels that a CUDA stream takes before a launch blocks
+FULL = 0.98  # of what the queue was ever seen to hold: it has no room
+_ENOUGH = 5
 _IDLE_NS = 20_000
+_LAUNCH_NS = 5_000.0
 _LATENCY_NS = 6_000.0  # where the GPU never ran dry: typical of CUDA on current hosts
 _GAP_NS = 1_000.0
 
@@ -35,16 +38,15 @@ def fit_timing(analysis: RankAnalysis, steps: NDArray[np.int64] | None = None) -
         mine &= np.isin(analysis.steps.owner, steps)
     rows = np.flatnonzero(mine & (device.kind <= Device.COMMUNICATION))
     if not rows.size:
-        return Timing(5_000.0, _LATENCY_NS, _GAP_NS, DEFAULT_QUEUE)
+        return Timing(_LAUNCH_NS, _LATENCY_NS, _GAP_NS, DEFAULT_QUEUE)
     launch = device.launch[rows]
     spent = (host.end - host.start)[launch]
-    # a launch that found the queue full lasts far longer: the quick ones say what a launch costs
-    usual = float(np.median(spent[spent <= 4 * np.percentile(spent, 10)]))
+    usual = _launch_cost(analysis, spent, host.start[launch])
     lag = (device.start[rows] - host.start[launch]).astype(np.float64)
     anything = np.concatenate(([0], np.maximum.accumulate(device.end)[:-1]))[rows]
     idle = (anything > 0) & (anything < host.start[launch] - _IDLE_NS)
     latency = float(np.median(lag[idle])) if idle.sum() >= 5 else _LATENCY_NS
-    previous = _stream_predecessor(device.stream, device.end)[rows]
+    previous = stream_predecessor(device.stream, device.end)[rows]
     queued = previous > host.start[launch] + 2 * usual
     gaps = (device.start[rows] - previous)[queued & (previous > 0)]
     gaps = gaps[(gaps >= 0) & (gaps < _IDLE_NS)]
@@ -52,7 +54,19 @@ def fit_timing(analysis: RankAnalysis, steps: NDArray[np.int64] | None = None) -
     return Timing(usual, min(max(latency, 1.0), _IDLE_NS), gap, _queue(analysis, spent, usual, launch))
 
 
-def _stream_predecessor(stream: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+def _launch_cost(analysis: RankAnalysis, spent: NDArray[np.int64], at: NDArray[np.int64]) -> float:
+    """What a launch costs that finds room in the queue: one that found it full lasts longer, the quick ones tell.
+
+    Where the queue was full all along, next to none did: then at most what launches usually cost."""
+    outstanding = outstanding_at(analysis, at)
+    most = int(outstanding.max(initial=0))
+    free = outstanding < FULL * most if most >= FULL * DEFAULT_QUEUE else np.ones(spent.size, dtype=bool)
+    known = spent[free] if free.sum() >= _ENOUGH else spent
+    usual = float(np.median(known[known <= 4 * np.percentile(known, 10)]))
+    return usual if free.sum() >= _ENOUGH else min(usual, _LAUNCH_NS)
+
+
+def stream_predecessor(stream: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
     """For each activity, when the one before it on its stream ended (0: none)."""
     previous = np.zeros(stream.size, dtype=np.int64)
     for code in np.unique(stream):

@@ -154,13 +154,13 @@ def test_a_prescription_is_rehearsed_so_that_one_replay_answers_it(
     assert loading.replayed is not None
     loading.replayed.known.clear()
     replays: list[int] = []
-    real = scenarios.replay
+    real = scenarios.replay_together
 
-    def counted(graph: Any, asked: Any, *args: Any, **more: Any) -> Any:
+    def counted(feeds: Any, asked: Any, *args: Any, **more: Any) -> Any:
         replays.append(len(asked))
-        return real(graph, asked, *args, **more)
+        return real(feeds, asked, *args, **more)
 
-    monkeypatch.setattr(scenarios, "replay", counted)
+    monkeypatch.setattr(scenarios, "replay_together", counted)
     prescribe(loading)
     assert len(replays) <= 3
     assert max(replays) > 8
