@@ -18,6 +18,7 @@ measured the priors alone give the interval.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,6 +78,9 @@ OBJECT_RATIO, OBJECT_RATIO_SPREAD = 2.0, 0.4
 # memory. Five published ResNet-50 pairs, 0 to 4 workers, gained 1.22 to 1.40x where leaving out the loader's time
 # promised 1.32 to 1.66x: host-limited steps grew by 8 to 19 %.
 HOST_GROWTH = (0.03, 0.12, 0.25)
+# The same where the main process computes the operators itself: what these lose to busy neighbours is contention for
+# memory and clocks, which the model holds already; only the Python between them grows like a host that dispatches.
+OPERATOR_GROWTH = (0.0, 0.04, 0.2)
 # Size unknown: hand-over between 1 and 15 % of the service time in the worker.
 UNKNOWN_SHARE, UNKNOWN_SPREAD = 0.04, 0.8
 
@@ -220,6 +224,23 @@ def busy_elsewhere(cores: float, cpu_ms: float, run_delay_ms: float, running: fl
     if not cpu_ms > 0 or run_delay_ms <= 0:
         return 0.0
     return max(0.0, cores * (1.0 + run_delay_ms / cpu_ms) - running)
+
+
+def fit_crowding(inputs: LoaderInputs, settings: LoaderSettings, measured_ms: float) -> LoaderInputs:
+    """The inputs with the ``crowding`` with which the model's step equals the measured one.
+
+    For more workers than cores, held up by their number: beside them the job's own threads (main process, pin
+    thread) take between none and one of the cores. 0 where the model is slower already: then it is the cores alone.
+    """
+    shared = min(inputs.machine.cores / (settings.num_workers + 1.0), 1.0)
+    # the trace shows how long the main process takes beside them all, not how long it computes
+    inputs = inputs.replace(beside_workers=0.5, main_cpu_ms=inputs.main_cpu_ms * shared)
+    low, high = 0.0, 1.0
+    for _ in range(8):
+        middle = (low + high) / 2
+        tried = inputs.replace(machine=dataclasses.replace(inputs.machine, crowding=middle))
+        low, high = (low, middle) if predict(tried, settings).mean_ms > measured_ms else (middle, high)
+    return inputs.replace(machine=dataclasses.replace(inputs.machine, crowding=low))
 
 
 def fit_epoch_ms(inputs: LoaderInputs, settings: LoaderSettings, measured_ms: float) -> float:
