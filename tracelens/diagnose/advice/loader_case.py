@@ -11,10 +11,16 @@ import numpy as np
 
 from tracelens.diagnose.advice.case import WORTH, Case
 from tracelens.diagnose.advice.loader_machine import consumer, elsewhere, limits_of, threads, usable_cores
-from tracelens.diagnose.advice.loader_service import epoch_batches, observed_service
+from tracelens.diagnose.advice.loader_service import (
+    batch_ms,
+    batches_per_step,
+    epoch_batches,
+    loading_noise,
+    observed_service,
+)
 from tracelens.errors import InputError
 from tracelens.whatif import loader_model as model
-from tracelens.whatif.loader_fit import fit_epoch_ms, fit_parallel
+from tracelens.whatif.loader_fit import HOST_GROWTH, OPERATOR_GROWTH, fit_crowding, fit_epoch_ms, fit_parallel
 from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Machine
 
 
@@ -29,6 +35,8 @@ class LoaderCase:
     advice: model.Advice
     points: Mapping[int, float] = field(default_factory=dict)
     batches: int = 1  # batches that one step consumes; the model's unit is the batch
+    measured_ms: float = 0.0  # from one batch to the next, as recorded
+    noise: float = 0.0  # what could look like a gain of loading, relative
 
     @property
     def changes(self) -> dict[str, int | bool]:
@@ -63,15 +71,17 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
     cores, known = usable_cores(case.signals)
     ranks = max(case.analysis.tables.world_size or 1, 1)
     local = min(ranks, 8)
+    usable = max(cores / local if known and ranks > 1 else cores, 1.0)
     machine = Machine(
-        cores=max(cores / local if known and ranks > 1 else cores, 1.0),
+        cores=usable,
         busy_elsewhere=elsewhere(case, cores, settings),
     )
-    batches = _batches(case)
+    batches, measured = batches_per_step(case), batch_ms(case, settings)
     consume = case.consume_ms() / batches
     if not case.analysis.has_gpu:
         # recorded beside others' load; the model adds that load again
         consume = consume * float(machine.speed([float(threads(case))])[0])
+    rest = consumer(case, consume, batches)
     copied = case.signals.number("transfer.h2d_bytes")
     size = case.signals.number("load.batch_bytes") or (copied / batches if copied else None)
     service = float(np.mean(observed.cpu_ms + observed.wait_ms))
@@ -85,7 +95,7 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         wait_ms=float(np.mean(observed.wait_ms)),
         bytes_per_batch=size,
         in_worker=observed.in_worker,
-    ).costs(wanted)
+    ).costs(wanted, HOST_GROWTH if case.analysis.has_gpu else OPERATOR_GROWTH)
     inputs = LoaderInputs(
         service_cpu_ms=observed.cpu_ms,
         service_wait_ms=observed.wait_ms,
@@ -94,9 +104,12 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         parallel=parallel,
         recorded_in_worker=observed.in_worker,
         recorded_running=observed.running,
+        held_ms=observed.held_ms,
+        service_error=observed.error,
+        slow_worker=observed.slow_worker,
         machine=machine,
         batches_per_epoch=epoch_batches(case),
-        **consumer(case, consume, batches),
+        **rest,
         **_starting(case),
     )
     if (
@@ -105,8 +118,11 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         and settings.num_workers
         and not settings.persistent_workers
     ):
-        inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, case.step_ms / batches))
-    limits = limits_of(case, machine.cores, size)
+        inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, measured))
+    if inputs.held_ms and known and settings.num_workers > usable:
+        # more workers than cores: it is the cores that hold them up
+        inputs = fit_crowding(inputs.replace(held_ms=0.0), settings, measured)
+    limits = limits_of(case, usable, size)
     return LoaderCase(
         inputs,
         settings,
@@ -115,18 +131,9 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         needed(inputs, model.advise(inputs, settings, limits)),
         dict(points or {}),
         batches,
+        measured,
+        loading_noise(case),
     )
-
-
-def _batches(case: Case) -> int:
-    """Batches that a step consumes: more than one where gradients are accumulated, or a step is a whole inference call."""
-    log = case.analysis.run_log
-    if log is not None and len(log.steps) and log.queue_depth.size:
-        return max(round(log.queue_depth.size / len(log.steps)), 1)
-    activity, (low, high) = case.analysis.activity, case.analysis.window
-    mine = activity.next_events & (activity.host.thread == activity.main_thread)
-    inside = mine & (activity.host.start >= low) & (activity.host.start < high)
-    return max(round(int(inside.sum()) / case.analysis.step_count), 1)
 
 
 def _settings(case: Case) -> LoaderSettings | None:

@@ -9,9 +9,18 @@ import numpy as np
 from tracelens.diagnose.advice.case import Case
 from tracelens.signals.signal import Signals
 from tracelens.whatif import loader_model as model
+from tracelens.whatif.graph import HOST_WORK, LOAD
 from tracelens.whatif.loader_fit import busy_elsewhere
 from tracelens.whatif.loader_inputs import LoaderSettings
+from tracelens.whatif.replay import Scenario
 
+_SLOWER = 1.1
+_SLOWER_HOST = Scenario(
+    "batches ready, host a tenth slower",
+    host=tuple((kind, 0.0 if kind == LOAD else _SLOWER) for kind in range(len(HOST_WORK))),
+    loader=0.0,
+    call=_SLOWER,
+)
 ASSUMED_CORES = 8.0  # where nobody recorded how many: a small share of a training host
 
 
@@ -51,8 +60,20 @@ def consumer(case: Case, consume: np.ndarray, batches: int) -> dict[str, Any]:
     mean = float(np.mean(consume))
     if case.analysis.has_gpu:
         host = case.replayed.host_ms / batches if case.replayed is not None else mean
-        return {"main_cpu_ms": min(host, mean), "run_ahead": _run_ahead(case)}
+        return {
+            "main_cpu_ms": min(host, mean),
+            "host_share": host_share(case, mean * batches),
+            "run_ahead": _run_ahead(case),
+        }
     return {"main_cpu_ms": mean, "main_threads": threads(case), "run_ahead": 0}
+
+
+def host_share(case: Case, consume_ms: float) -> float:
+    """How much of a step with every batch ready grows with the host's own work: 0 where the GPU hides it, 1 where all."""
+    means = case.replayed.means([_SLOWER_HOST], later=case.rehearsal) if case.replayed is not None else None
+    if means is None:
+        return 0.0
+    return float(np.clip((means[0] / 1e6 / consume_ms - 1) / (_SLOWER - 1), 0.0, 1.0))
 
 
 def _run_ahead(case: Case) -> int:

@@ -32,9 +32,9 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
             if len(changes) > 1
             else advice.advised
         )
-        gain, interval = anchored(case, before, alone, loaded.batches)
+        gain, interval = anchored(loaded.measured_ms, before, alone, case.replayed is not None)
         if name == "num_workers" or gain - 1 > WORTH:
-            stated, bounds = case.stated(gain, interval)
+            stated, bounds = case.stated(gain, interval, loaded.noise)
             current = getattr(loaded.settings, name)
             if gain <= 1 + WORTH:
                 stated, bounds = None, None
@@ -64,25 +64,30 @@ _FOREIGN = 0.2  # of a step: more than a model that describes this loader leaves
 
 
 def anchored(
-    case: Case, before: model.Prediction, after: model.Prediction, batches: int = 1
+    measured_ms: float, before: model.Prediction, after: model.Prediction, replayed: bool = False
 ) -> tuple[float, tuple[float, float]]:
-    """Speed-up and interval.
+    """Speed-up and interval; ``measured_ms``: today's time of a batch.
 
     A little time of a measured step that the model of today's settings does not explain shrinks with the rest, a fifth
     of it and more is something else and stays; the interval reaches from its staying to its going entirely. Where the
     model is slower than the measured step, the speed-up lies between its own and the one from the measured step.
+    ``replayed``: the rest of the step comes from a replay of all of it, which leaves nothing else; without workers
+    loading and the rest simply alternate, and what they take together is what was measured.
     """
     gain = before.speedup_to(after)
     low, high = model.speedup_interval(before, after)
-    per_batch = case.step_ms / batches
-    unexplained = per_batch - before.mean_ms
-    if per_batch > 0 and abs(unexplained) > 0.05 * per_batch:
-        stays = per_batch / max(after.mean_ms + unexplained, after.mean_ms / 2)
-        goes = per_batch / after.mean_ms
+    unexplained = measured_ms - before.mean_ms
+    if measured_ms <= 0:
+        return gain, (low, high)
+    goes = measured_ms / after.mean_ms
+    if replayed and before.settings.num_workers == 0:
+        return goes, (low / gain * min(gain, goes), high / gain * max(gain, goes))
+    if abs(unexplained) > 0.05 * measured_ms:
+        stays = measured_ms / max(after.mean_ms + unexplained, after.mean_ms / 2)
         low, high = low / gain * min(gain, stays, goes), high / gain * max(gain, stays, goes)
         if unexplained < 0:
             gain = math.sqrt(gain * goes)
-        elif unexplained > _FOREIGN * per_batch:
+        elif unexplained > _FOREIGN * measured_ms:
             gain = stays
     return gain, (low, high)
 
@@ -171,7 +176,7 @@ def _more_cores(case: Case, loaded: LoaderCase, rule: str | None) -> list[Propos
     if best is None or best[0] < 1.05:
         return []
     gain, wider, found = best
-    stated, interval = case.stated(gain, model.speedup_interval(base, found))
+    stated, interval = case.stated(gain, model.speedup_interval(base, found), loaded.noise)
     return [
         Proposal(
             Recommendation(
