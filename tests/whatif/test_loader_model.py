@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InputError
-from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Machine, ParallelCosts, Scenario
+from tracelens.whatif.loader_inputs import (
+    LoaderInputs,
+    LoaderSettings,
+    Machine,
+    ParallelCosts,
+    Scenario,
+    main_slowdown,
+)
 from tracelens.whatif.loader_model import (
     Limits,
     advise,
@@ -220,6 +227,17 @@ def test_crowded_cores_lose_more_than_their_share() -> None:
     assert float(four.speed(8)) == pytest.approx(0.5 / 1.1)
     assert float(four.speed(16)) == pytest.approx(0.25 / 1.3)
     assert float(four.speed(16, sliced=False)) == 1.0
+
+
+def test_a_main_process_among_fewer_workers_needs_less_time() -> None:
+    """Recorded beside 15 workers on two cores, where it took sqrt(8) times as long; half of the step is its own work."""
+    crowded = inputs(1.0, consume=40.0, crowd=15, host_relief=0.5, machine=Machine(cores=2), run_ahead=2)
+    slow = math.sqrt(8.0)
+    assert main_slowdown(15, 2.0) == pytest.approx(slow)
+    assert main_slowdown(1, 2.0) == main_slowdown(0, 2.0) == 1.0
+    for workers in (15, 7, 1):
+        left = 40.0 * (1 - 0.5 * (slow - main_slowdown(workers, 2.0)) / (slow - 1))
+        assert predict(crowded, LoaderSettings(num_workers=workers)).mean_ms == pytest.approx(left, rel=0.01)
 
 
 def test_the_rest_of_the_job_takes_its_part_of_the_cores_from_the_workers() -> None:

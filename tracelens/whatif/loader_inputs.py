@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,15 @@ class Machine:
         return np.asarray(pace, dtype=np.float64)
 
 
+def main_slowdown(num_workers: int, cores: float) -> float:
+    """How many times longer a main process takes beside so many workers that all compute.
+
+    A fair share of the cores would make it (workers + 1) / cores; a scheduler that prefers who slept, nothing. The
+    geometric mean of the two.
+    """
+    return math.sqrt(max(1.0, (num_workers + 1.0) / cores))
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """What running in workers adds: ms a batch in the worker and in the receiving process, and contention.
@@ -124,7 +134,8 @@ class LoaderInputs:
     because something unrecorded held them up while they were waited for; 0 where nothing did. ``service_error``:
     relative standard error of the mean service time; None: that of the recorded values. ``beside_workers``: cores
     that the job's other threads take where it has workers, at most half of them. ``slow_worker``: how many times
-    longer one of the workers takes for a batch than the others, whatever their number.
+    longer one of the workers takes for a batch than the others, whatever their number. ``host_relief``: how much of
+    ``consume_ms`` goes where the main process no longer shares the cores with ``crowd`` workers, as recorded.
     ``consume_ms``: time of a step whose batch is always there: a constant, recorded values, or a function of
     the step. ``main_cpu_ms``: how long the main process computes in it, alone on its cores, with
     ``main_threads`` threads. ``host_share``: how much of ``consume_ms`` grows with it. ``run_ahead``: how many
@@ -148,6 +159,8 @@ class LoaderInputs:
     service_error: float | None = None
     beside_workers: float = 0.0
     slow_worker: float = 1.0
+    host_relief: float = 0.0
+    crowd: int = 0
     main_cpu_ms: float = 0.0
     main_threads: int = 1
     host_share: float = 0.0

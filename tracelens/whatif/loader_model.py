@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Scenario
+from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Scenario, main_slowdown
 from tracelens.whatif.loader_sim import Costs, Trace, simulate
 from tracelens.whatif.stats import block_error
 
@@ -333,26 +333,33 @@ def _costs(
     cpu = cpu[order] + inputs.collate_ms
     if workers and not inputs.recorded_in_worker:
         cpu = cpu + scenario.worker_ms
-    main_cpu, consume = inputs.main_cpu_ms, inputs.consume()
+    main_cpu, stretch = inputs.main_cpu_ms, 1.0 - _relief(inputs, workers)
     if workers and not inputs.recorded_in_worker:
         computing = float(np.sum(cpu)) / max(float(np.sum(cpu) + np.sum(wait)), 1e-12)
         growth = scenario.host_growth * computing
         main_cpu *= 1.0 + growth
-        if inputs.host_share:
-            consume = inputs.consume(1.0 + growth * inputs.host_share)
+        stretch *= 1.0 + growth * inputs.host_share
     # what the main process needs alone with all its threads, expressed at the speed of one
     main_cpu *= float(machine.speed(inputs.main_threads, sigma, sliced=False)) / float(recorded[1])
     speed = machine.speed(np.arange(workers + 4 + inputs.main_threads, dtype=np.float64), sigma)
     return Costs(
         wait=wait[order].tolist(),
         cpu=cpu.tolist(),
-        consume=consume,
+        consume=inputs.consume(stretch),
         receive=scenario.main_ms if workers else 0.0,
         pin=inputs.pin_ms if settings.pin_memory else 0.0,
         main_cpu=main_cpu,
         speed=(speed / recorded[1]).tolist(),
         streams=math.inf if machine.storage_streams is None else machine.storage_streams,
     )
+
+
+def _relief(inputs: LoaderInputs, workers: int) -> float:
+    """How much shorter the rest of a step is than it was beside ``inputs.crowd`` workers."""
+    if not inputs.host_relief or workers >= inputs.crowd:
+        return 0.0
+    then, now = (main_slowdown(n, inputs.machine.cores) for n in (inputs.crowd, workers))
+    return inputs.host_relief * (then - now) / max(then - 1.0, 1e-9)
 
 
 def _run(

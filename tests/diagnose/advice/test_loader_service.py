@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from tests.diagnose.advice.cases import RULES, case_of
 from tests.tracekit import GEMM, WORKERS, Loop
 from tracelens.diagnose import analyse
 from tracelens.diagnose.advice.case import Case
+from tracelens.diagnose.advice.loader_case import loader_case
+from tracelens.diagnose.advice.loader_machine import is_crowded
 from tracelens.diagnose.advice.loader_service import (
     batch_ms,
     batches_per_step,
@@ -20,6 +23,7 @@ from tracelens.diagnose.advice.loader_service import (
     observed_service,
     workers_seen,
 )
+from tracelens.diagnose.advice.loading import loader_proposals
 from tracelens.ingest.host_jsonl import read_host_log
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.whatif.loader_inputs import LoaderSettings
@@ -89,6 +93,35 @@ def test_idle_workers_that_are_waited_for_are_held_up(tmp_path: Path, load: floa
         assert got.cpu_ms == pytest.approx(np.full(len(got.cpu_ms), 2 * between * load / 100), rel=0.01)
     else:
         assert float(np.mean(got.cpu_ms)) == pytest.approx(2 * between, rel=0.1)
+
+
+def test_loading_without_a_rule_of_its_own_is_advised_on_where_it_waits(tmp_path: Path) -> None:
+    """No rule fires where workers are idle and yet waited for; a slow one among them still wants more beside it."""
+    case = bursts(tmp_path, [[22.0, 88.0]] * 3)
+    silent = dataclasses.replace(
+        case, evaluations={k: v for k, v in case.evaluations.items() if not k.startswith("load.")}
+    )
+    assert silent.fired_load_rule is None
+    loaded = loader_case(silent)
+    assert not isinstance(loaded, str)
+    assert loaded.inputs.slow_worker == pytest.approx(4.0, rel=0.01)
+    (workers,) = (
+        p.recommendation for p in loader_proposals(silent, loaded)[0] if p.recommendation.parameter == "num_workers"
+    )  # fmt: skip
+    assert workers.rule == "load.too_few_workers"
+    # 30 ms a batch of the slow one, which makes every n-th, and 5 ms of computing: six of them
+    assert workers.suggested == 6
+    assert workers.predicted_speedup == pytest.approx(15.2 / 5.2, rel=0.05)
+
+
+@pytest.mark.parametrize(("load", "crowd"), [(20.0, False), (95.0, True)])
+def test_workers_crowd_the_training_out_where_they_keep_few_cores_busy(
+    tmp_path: Path, load: float, crowd: bool
+) -> None:
+    case = bursts(tmp_path, [[load, load]] * 3)
+    cores = 1.5
+    assert is_crowded(case, cores, SETTINGS, 2 * load / 100) is crowd
+    assert not is_crowded(case, 16.0, SETTINGS, 2 * load / 100)
 
 
 def test_the_rank_that_waits_for_its_data_gets_the_loaders_advice(tmp_path: Path) -> None:

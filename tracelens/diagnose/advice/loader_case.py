@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from tracelens.diagnose.advice.case import WORTH, Case
-from tracelens.diagnose.advice.loader_machine import consumer, elsewhere, limits_of, threads, usable_cores
+from tracelens.diagnose.advice.loader_machine import (
+    consumer,
+    elsewhere,
+    is_crowded,
+    limits_of,
+    relieved,
+    threads,
+    usable_cores,
+)
 from tracelens.diagnose.advice.loader_service import (
     batch_ms,
     batches_per_step,
@@ -20,7 +28,14 @@ from tracelens.diagnose.advice.loader_service import (
 )
 from tracelens.errors import InputError
 from tracelens.whatif import loader_model as model
-from tracelens.whatif.loader_fit import HOST_GROWTH, OPERATOR_GROWTH, fit_crowding, fit_epoch_ms, fit_parallel
+from tracelens.whatif.loader_fit import (
+    BESIDE,
+    HOST_GROWTH,
+    OPERATOR_GROWTH,
+    fit_crowding,
+    fit_epoch_ms,
+    fit_parallel,
+)
 from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Machine
 
 
@@ -82,6 +97,14 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         # recorded beside others' load; the model adds that load again
         consume = consume * float(machine.speed([float(threads(case))])[0])
     rest = consumer(case, consume, batches)
+    workers, used = settings.num_workers, float(np.mean(observed.cpu_ms)) / max(measured, 1e-9)
+    if known and observed.error is not None and is_crowded(case, usable, settings, used):
+        rest |= {
+            "crowd": workers,
+            "host_relief": relieved(case, usable, workers, float(np.mean(consume)) * batches),
+            "main_cpu_ms": rest["main_cpu_ms"] * usable / (workers + 1),
+            "beside_workers": BESIDE,
+        }
     copied = case.signals.number("transfer.h2d_bytes")
     size = case.signals.number("load.batch_bytes") or (copied / batches if copied else None)
     service = float(np.mean(observed.cpu_ms + observed.wait_ms))
@@ -119,7 +142,7 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         and not settings.persistent_workers
     ):
         inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, measured))
-    if inputs.held_ms and known and settings.num_workers > usable:
+    if inputs.held_ms and known and workers > usable:
         # more workers than cores: it is the cores that hold them up
         inputs = fit_crowding(inputs.replace(held_ms=0.0), settings, measured)
     limits = limits_of(case, usable, size)

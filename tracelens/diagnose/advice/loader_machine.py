@@ -11,16 +11,11 @@ from tracelens.signals.signal import Signals
 from tracelens.whatif import loader_model as model
 from tracelens.whatif.graph import HOST_WORK, LOAD
 from tracelens.whatif.loader_fit import busy_elsewhere
-from tracelens.whatif.loader_inputs import LoaderSettings
+from tracelens.whatif.loader_inputs import LoaderSettings, main_slowdown
 from tracelens.whatif.replay import Scenario
 
+_FULL = 0.7  # of the cores: what a job gets of them that wants more than all
 _SLOWER = 1.1
-_SLOWER_HOST = Scenario(
-    "batches ready, host a tenth slower",
-    host=tuple((kind, 0.0 if kind == LOAD else _SLOWER) for kind in range(len(HOST_WORK))),
-    loader=0.0,
-    call=_SLOWER,
-)
 ASSUMED_CORES = 8.0  # where nobody recorded how many: a small share of a training host
 
 
@@ -70,10 +65,34 @@ def consumer(case: Case, consume: np.ndarray, batches: int) -> dict[str, Any]:
 
 def host_share(case: Case, consume_ms: float) -> float:
     """How much of a step with every batch ready grows with the host's own work: 0 where the GPU hides it, 1 where all."""
-    means = case.replayed.means([_SLOWER_HOST], later=case.rehearsal) if case.replayed is not None else None
+    if case.replayed is None:
+        return 0.0
+    slower = Scenario("batches ready, host a tenth slower", _host_times(_SLOWER), loader=0.0, call=_SLOWER)
+    means = case.replayed.means([slower], later=case.rehearsal)
     if means is None:
         return 0.0
     return float(np.clip((means[0] / 1e6 / consume_ms - 1) / (_SLOWER - 1), 0.0, 1.0))
+
+
+def relieved(case: Case, cores: float, workers: int, consume_ms: float) -> float:
+    """How much of a step with every batch ready goes once the main process shares its ``cores`` with no ``workers``."""
+    if case.replayed is None:
+        return 0.0
+    factor = 1 / main_slowdown(workers, cores)
+    alone = Scenario(f"batches ready, host work x {factor:.3f}", _host_times(factor), loader=0.0, call=factor)
+    means = case.replayed.means([alone], later=case.rehearsal)
+    return float(np.clip(1 - means[0] / 1e6 / consume_ms, 0.0, 1.0)) if means else 0.0
+
+
+def is_crowded(case: Case, cores: float, settings: LoaderSettings, used: float) -> bool:
+    """Whether far more workers than cores keep these busy: ``used`` cores' worth of computing is what they get together."""
+    main = case.signals.number("machine.main_cpu") or 0.0
+    return settings.num_workers + 1 >= 2 * cores and used + main >= _FULL * cores
+
+
+def _host_times(factor: float) -> tuple[tuple[int, float], ...]:
+    """All host work but loading, which is free, times a factor."""
+    return tuple((kind, 0.0 if kind == LOAD else factor) for kind in range(len(HOST_WORK)))
 
 
 def _run_ahead(case: Case) -> int:

@@ -22,7 +22,7 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
     """The loader model's recommendations with their numbers, what it advises against, and its curve."""
     advice = loaded.advice
     rule = case.fired_load_rule
-    changes = advice.changes if rule is not None else {}
+    changes = advice.changes if rule is not None or limits_the_run(case, loaded) else {}
     following = case.next_bottleneck(LOADED)
     proposals = []
     before = advice.current
@@ -47,7 +47,7 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
                         predicted_speedup=stated,
                         interval=bounds,
                         next_bottleneck=following,
-                        rule=rule or "load.too_few_workers",
+                        rule=rule or _rule(loaded, changes),
                         snippet=None,
                         basis="model",
                         why=_why(case, loaded, name, alone),
@@ -58,6 +58,20 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
     declined = _declined(case, loaded, changes)
     proposals += _more_cores(case, loaded, rule)
     return proposals, declined, [_curve(loaded)]
+
+
+_WAITS = 0.03  # of a step spent waiting for data: from here on the rules count it
+
+
+def limits_the_run(case: Case, loaded: LoaderCase) -> bool:
+    """Whether loading costs something although no rule says which way: waits, or workers that crowd the training out."""
+    waiting = case.signals.number("load.saving_ms") or 0.0
+    return waiting >= _WAITS * case.step_ms or loaded.inputs.crowd > 0
+
+
+def _rule(loaded: LoaderCase, changes: Mapping[str, Any]) -> str:
+    fewer = changes.get("num_workers", loaded.settings.num_workers) < loaded.settings.num_workers
+    return "load.too_many_workers" if fewer else "load.too_few_workers"
 
 
 _FOREIGN = 0.2  # of a step: more than a model that describes this loader leaves unexplained
