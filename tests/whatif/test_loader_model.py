@@ -253,6 +253,16 @@ def test_fewer_workers_than_today_may_be_more_than_the_cores() -> None:
     assert limits.reason_against(LoaderSettings(num_workers=12), today=12) == "cores"
 
 
+def test_storage_is_not_asked_for_more_readers_than_twice_those_it_was_seen_to_serve() -> None:
+    reading = inputs(1.0, 99.0, consume=1.0)
+    limits = Limits(cores=32, readers=8)
+    assert limits.reason_against(LoaderSettings(num_workers=8)) is None
+    assert limits.reason_against(LoaderSettings(num_workers=12)) == "storage"
+    got = advise(reading, LoaderSettings(num_workers=4), limits)
+    assert got.advised.settings.num_workers == 8
+    assert got.limited_by == "storage"
+
+
 def test_a_known_error_of_the_service_time_takes_the_place_of_its_spread() -> None:
     bursty = np.asarray([10.0] * 9 + [400.0])
     wide = predict(inputs(bursty, consume=1.0), LoaderSettings(num_workers=4))

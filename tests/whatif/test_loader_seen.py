@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tracelens.whatif.loader_observe import ObservedService
-from tracelens.whatif.loader_seen import WorkersSeen, always_starved, divided, waited_for
+from tracelens.whatif.loader_seen import WorkersSeen, always_starved, divided, slow_one, waited_for
 
 
 def seen(
@@ -88,3 +88,15 @@ def test_without_a_wait_the_log_alone_says_how_long_a_batch_takes() -> None:
     assert (got.cpu_ms + got.wait_ms) == pytest.approx(np.full(8, 16.0))
     assert got.known == "measured"
     assert got.error == pytest.approx(0.03)
+
+
+def test_a_worker_that_is_slow_with_every_batch_is_told_from_slow_batches() -> None:
+    worker = np.tile([0, 1, 2], 4)
+    assert slow_one(np.where(worker == 1, 44.0, 10.0 + worker), worker) == (1, pytest.approx(4.0))
+    # one batch of worker 1 is quick, or there are too few of it to tell, or all are alike
+    mixed = np.where(worker == 1, 44.0, 11.0)
+    mixed[4] = 10.0
+    assert slow_one(mixed, worker) is None
+    assert slow_one([44.0, 44.0, 11.0, 11.0, 11.0], [1, 1, 0, 0, 0]) is None
+    assert slow_one(np.full(12, 10.0), worker) is None
+    assert slow_one([10.0, 11.0, 12.0], [0, 0, 0]) is None

@@ -92,7 +92,8 @@ class Limits:
     """What num_workers must respect. Bytes; None where unknown, which limits nothing.
 
     Every worker holds ``worker_rss`` of its own; ``prefetch_factor`` batches a worker wait in /dev/shm, and
-    as many again in pinned memory.
+    as many again in pinned memory. ``readers``: how many may read at once; storage that serves today's workers
+    need not serve many more.
     """
 
     cores: float | None = None
@@ -101,9 +102,10 @@ class Limits:
     shm_bytes: float | None = None
     bytes_per_batch: float = 0.0
     shards: bool | None = None
+    readers: int | None = None
 
     def reason_against(self, settings: LoaderSettings, today: int = 0) -> str | None:
-        """Why settings are not allowed: ``cores``, ``ram``, ``shm`` or ``shards``; None where they are.
+        """Why settings are not allowed: ``cores``, ``storage``, ``ram``, ``shm`` or ``shards``; None where they are.
 
         Fewer workers than ``today`` are no reason against cores, however few these are.
         """
@@ -112,6 +114,8 @@ class Limits:
             return None
         if self.cores is not None and workers > max(1, math.floor(self.cores + 1e-9), today - 1):
             return "cores"
+        if self.readers is not None and workers > self.readers:
+            return "storage"
         waiting = workers * (settings.prefetch_factor + 1) * self.bytes_per_batch
         if self.shm_bytes is not None and waiting > 0.8 * self.shm_bytes:
             return "shm"

@@ -147,3 +147,21 @@ def _slow_ones(
             return np.asarray(times[keep] * (mean / max(float(times[keep].mean()), 1e-9)))
         usual = left / float((~slow[keep]).sum())
     return np.where(slow, times, usual)[keep]
+
+
+def slow_one(service_ms: npt.ArrayLike, worker: npt.ArrayLike) -> tuple[int, float] | None:
+    """The worker that takes longer for every batch than the others do, and how many times; None where there is none.
+
+    Three batches of each worker at least, and the quickest of the slow one slower than the others' usual (median).
+    """
+    times, made_by = np.asarray(service_ms, dtype=np.float64), np.asarray(worker)
+    names, counts = np.unique(made_by, return_counts=True)
+    if names.size < 2 or counts.min() < 3:
+        return None
+    medians = np.array([float(np.median(times[made_by == name])) for name in names])
+    slowest = int(np.argmax(medians))
+    others = float(np.mean(times[made_by != names[slowest]]))
+    quickest = float(times[made_by == names[slowest]].min())
+    ratio = float(np.mean(times[made_by == names[slowest]])) / max(others, 1e-9)
+    second = float(np.delete(medians, slowest).max())
+    return (int(names[slowest]), ratio) if ratio >= ONE_SLOW and quickest > second else None

@@ -98,7 +98,11 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         consume = consume * float(machine.speed([float(threads(case))])[0])
     rest = consumer(case, consume, batches)
     workers, used = settings.num_workers, float(np.mean(observed.cpu_ms)) / max(measured, 1e-9)
-    if known and observed.error is not None and is_crowded(case, usable, settings, used):
+    # computing in workers is known from either log
+    logged = observed.error is not None or (case.analysis.run_log is not None and case.analysis.has_gpu)
+    crowded = known and logged and is_crowded(case, usable, settings, used)
+    if crowded:
+        machine = replace(machine, busy_elsewhere=0.0)  # they are each other's rivals
         rest |= {
             "crowd": workers,
             "host_relief": relieved(case, usable, workers, float(np.mean(consume)) * batches),
@@ -142,10 +146,12 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         and not settings.persistent_workers
     ):
         inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, measured))
-    if inputs.held_ms and known and workers > usable:
+    held = bool(inputs.held_ms) and known and workers > usable
+    if held or (crowded and case.analysis.run_log is not None):
         # more workers than cores: it is the cores that hold them up
         inputs = fit_crowding(inputs.replace(held_ms=0.0), settings, measured)
-    limits = limits_of(case, usable, size)
+    reading = float(np.sum(observed.wait_ms)) / max(float(np.sum(observed.cpu_ms + observed.wait_ms)), 1e-9)
+    limits = limits_of(case, usable, size, reading)
     return LoaderCase(
         inputs,
         settings,

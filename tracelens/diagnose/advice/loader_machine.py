@@ -16,6 +16,10 @@ from tracelens.whatif.replay import Scenario
 
 _FULL = 0.7  # of the cores: what a job gets of them that wants more than all
 _SLOWER = 1.1
+_READING, _UNSEEN = (
+    0.5,
+    2,
+)  # from this share of reading on: at most so many times the readers that storage was seen to serve
 ASSUMED_CORES = 8.0  # where nobody recorded how many: a small share of a training host
 
 
@@ -85,9 +89,17 @@ def relieved(case: Case, cores: float, workers: int, consume_ms: float) -> float
 
 
 def is_crowded(case: Case, cores: float, settings: LoaderSettings, used: float) -> bool:
-    """Whether far more workers than cores keep these busy: ``used`` cores' worth of computing is what they get together."""
-    main = case.signals.number("machine.main_cpu") or 0.0
-    return settings.num_workers + 1 >= 2 * cores and used + main >= _FULL * cores
+    """Whether far more workers than cores want these: ``used`` cores' worth of computing is what they get together.
+
+    What they want is that and the time in which they were runnable and had no core, where that was recorded.
+    """
+    main, log = case.signals.number("machine.main_cpu") or 0.0, case.analysis.run_log
+    wanted = used
+    if log is not None:
+        known = np.isfinite(log.fetches.cpu_ms) & np.isfinite(log.fetches.run_delay_ms)
+        computing, delay = log.fetches.cpu_ms[known].sum(), log.fetches.run_delay_ms[known].sum()
+        wanted *= 1.0 + float(delay) / max(float(computing), 1e-9)
+    return settings.num_workers + 1 >= 2 * cores and wanted + main >= _FULL * cores
 
 
 def _host_times(factor: float) -> tuple[tuple[int, float], ...]:
@@ -126,7 +138,8 @@ def threads(case: Case) -> int:
     return int(np.clip(round(used / (1 - waiting)), 1, most))
 
 
-def limits_of(case: Case, cores: float, size: float | None) -> model.Limits:
+def limits_of(case: Case, cores: float, size: float | None, reading: float = 0.0) -> model.Limits:
+    """What the number of workers must respect. ``size``: bytes of a batch; ``reading``: share of making it that waits."""
     log = case.analysis.run_log
     host = case.analysis.host_log
     free = shm = rss = None
@@ -140,6 +153,16 @@ def limits_of(case: Case, cores: float, size: float | None) -> model.Limits:
         rss = float(np.median(grown)) if grown.size and (log.fetches.worker >= 0).any() else None
     kind = case.analysis.settings.get("dataset_kind")
     shards = bool(case.analysis.settings.get("shards")) if kind == "iterable" else None
+    workers = case.analysis.settings.get("num_workers")
+    readers = None
+    if isinstance(workers, int) and workers > 0 and reading >= _READING:
+        readers = _UNSEEN * workers
     return model.Limits(
-        cores=cores, ram_free=free, worker_rss=rss, shm_bytes=shm, bytes_per_batch=size or 0.0, shards=shards
+        readers=readers,
+        cores=cores,
+        ram_free=free,
+        worker_rss=rss,
+        shm_bytes=shm,
+        bytes_per_batch=size or 0.0,
+        shards=shards,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.diagnose.advice.case import Case
+from tracelens.ingest.runlog import RunLog
 from tracelens.whatif.loader_inputs import LoaderSettings
 from tracelens.whatif.loader_observe import ObservedService, service_with_workers, service_without_workers
-from tracelens.whatif.loader_seen import WorkersSeen, always_starved, divided
+from tracelens.whatif.loader_seen import WorkersSeen, always_starved, divided, slow_one
 from tracelens.whatif.replay import fit_service
 from tracelens.whatif.stats import block_error, over_rounds
 
@@ -16,19 +17,7 @@ def observed_service(case: Case, settings: LoaderSettings) -> ObservedService | 
     """Service times: the loader log's own, else what ``next`` shows in the trace."""
     log = case.analysis.run_log
     if log is not None and len(log.fetches) >= 3:
-        made = log.fetches
-        keep = np.ones(len(made), dtype=bool)
-        for window in log.windows:
-            if isinstance(window.get("t0"), int) and isinstance(window.get("t1"), int):
-                # the profiler also records the dataset's own operators
-                keep &= (made.t1 < window["t0"]) | (made.t0 > window["t1"])
-        made_cpu, waiting = np.where(np.isfinite(made.cpu_ms), made.cpu_ms, made.wall_ms), made.waiting_ms
-        if keep.sum() >= 3:
-            made_cpu, waiting = made_cpu[keep], waiting[keep]
-        in_worker = bool((made.worker >= 0).any())
-        busy = case.signals.number("load.worker_busy") or 1.0
-        running = max(1.0, settings.num_workers * busy) if in_worker else 1.0
-        return ObservedService(made_cpu, waiting, "measured", in_worker, running)
+        return _logged(case, settings, log)
     asked = _requests(case)
     if asked is None:
         return None
@@ -50,6 +39,30 @@ def observed_service(case: Case, settings: LoaderSettings) -> ObservedService | 
         seen,
         starved=_starved(case, settings),
         prefetch_factor=settings.prefetch_factor,
+    )
+
+
+def _logged(case: Case, settings: LoaderSettings, log: RunLog) -> ObservedService:
+    """Service times as the loader logged them, without the fetches in which the profiler ran."""
+    made = log.fetches
+    keep = np.ones(len(made), dtype=bool)
+    for window in log.windows:
+        if isinstance(window.get("t0"), int) and isinstance(window.get("t1"), int):
+            # the profiler also records the dataset's own operators
+            keep &= (made.t1 < window["t0"]) | (made.t0 > window["t1"])
+    if keep.sum() < 3:
+        keep[:] = True
+    cpu = np.where(np.isfinite(made.cpu_ms), made.cpu_ms, made.wall_ms)[keep]
+    waiting, worker = made.waiting_ms[keep], made.worker[keep]
+    in_worker = bool((made.worker >= 0).any())
+    busy = case.signals.number("load.worker_busy") or 1.0
+    running = max(1.0, settings.num_workers * busy) if in_worker else 1.0
+    slow = slow_one(cpu + waiting, worker)
+    if slow is not None:
+        usual = worker != slow[0]
+        cpu, waiting = cpu[usual], waiting[usual]
+    return ObservedService(
+        cpu, waiting, "measured", in_worker, running, slow_worker=slow[1] if slow is not None else 1.0
     )
 
 
@@ -133,7 +146,10 @@ def _overlap(case: Case, taken_ns: np.ndarray) -> np.ndarray:
 def batch_ms(case: Case, settings: LoaderSettings) -> float:
     """Measured time from one batch to the next; in a trace over whole rounds of workers, which deliver in bursts."""
     batches, durations = batches_per_step(case), case.analysis.steps.durations / 1e6
-    if case.analysis.has_step_log or batches > 1 or not durations.size:
+    if case.analysis.has_step_log:
+        # of the whole run: a few steps before a window may hold a burst, or none
+        return float(np.mean(case.analysis.plain_ms)) / batches
+    if batches > 1 or not durations.size:
         return case.step_ms / batches
     return over_rounds(durations, settings.num_workers)
 
@@ -144,6 +160,9 @@ def loading_noise(case: Case) -> float:
     The waits themselves are seen one by one: a step that waited would have ended earlier by its wait.
     """
     analysis = case.analysis
+    if analysis.has_step_log and np.isfinite(analysis.plain_wait_ms).all():
+        rest = analysis.plain_ms - analysis.plain_wait_ms
+        return min(float(block_error(rest) / max(float(np.mean(analysis.plain_ms)), 1e-9)), case.noise)
     if analysis.has_step_log or analysis.steps.steady < 3:
         return case.noise
     waits, durations = _step_waits(case)

@@ -34,6 +34,9 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
         )
         gain, interval = anchored(loaded.measured_ms, before, alone, case.replayed is not None)
         if name == "num_workers" or gain - 1 > WORTH:
+            if loaded.limits.readers is not None:
+                # storage may be at its limit already: nothing recorded tells
+                interval = (min(interval[0], 1.0), interval[1])
             stated, bounds = case.stated(gain, interval, loaded.noise)
             current = getattr(loaded.settings, name)
             if gain <= 1 + WORTH:
@@ -127,6 +130,7 @@ def _why(case: Case, loaded: LoaderCase, name: str, after: model.Prediction) -> 
 
 _REASONS = {
     "cores": "more would need cores that this process may not use",
+    "storage": "twice the readers that storage was seen to serve are as far as a prediction reaches; apply it and look again",
     "ram": "more workers would not fit into the free memory",
     "shm": "the batches waiting in /dev/shm would not fit",
     "shards": "the IterableDataset does not shard its samples: more workers would deliver duplicates",
