@@ -111,6 +111,8 @@ def _memory(case: Case, batch: int | None) -> tuple[MemoryFit | None, float | No
     low = int(analysis.steps.begin[analysis.steps.first]) if analysis.steps.count else analysis.window[0]
     high = int(analysis.steps.end[analysis.steps.last]) if analysis.steps.count else analysis.window[1]
     steady = (times >= low) & (times <= high)
+    if not steady.any():
+        steady[:] = True  # of another window, which holds whole steps and nothing else
     if steady.sum() < 10:
         return None, capacity, peak
     peak = max(peak or 0.0, float(allocated[steady].max()))
