@@ -28,11 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tracelens.diagnose.analyse import analyse
 from tracelens.ingest.discover import discover
-from tracelens.model import Recommendation
+from tracelens.model import Memory, Recommendation
 
 WORTH = 1.02
 REACHED = 0.95
 CLOSE = 0.1
+MEMORY = 0.03
 
 
 @dataclass(slots=True)
@@ -49,6 +50,7 @@ class Chosen:
     smallest_good: float
     fits: bool = True
     family: str = ""
+    misjudged: float | None = None  # relative error of the memory at the suggested batch size
 
     @property
     def value(self) -> float:
@@ -91,34 +93,41 @@ def at(known: Mapping[float, float], value: float) -> float:
 def judge(where: Path) -> dict[str, Chosen]:
     """Parameter -> what was advised of one run."""
     truth = json.loads((where / "truth.json").read_text("utf-8"))
-    return compared(where.name, truth, analyse(discover([where])).recommendations)
+    result = analyse(discover([where]))
+    return compared(where.name, truth, result.recommendations, result.memory)
 
 
 def compared(
-    name: str, truth: Mapping[str, Any], recommendations: Sequence[Recommendation]
+    name: str,
+    truth: Mapping[str, Any],
+    recommendations: Sequence[Recommendation],
+    known: Memory | None = None,
 ) -> dict[str, Chosen]:
-    """Parameter -> what was advised beside the truth."""
+    """Parameter -> what was advised beside the truth; ``known``: what the analysis says of memory."""
     advised = {one.parameter: one for one in recommendations}
     found = {}
     for parameter in ("num_workers", "batch_size"):
         settings = truth["settings"].get(parameter)
         if settings is None:
             continue
-        known, current = speedups(settings), float(settings["current"])
-        known.setdefault(current, 1.0)
+        effects, current = speedups(settings), float(settings["current"])
+        effects.setdefault(current, 1.0)
         one = advised.get(parameter)
         # words instead of a value ("a DataLoader with workers") name no value that could be judged
         suggested = float(one.suggested) if one and isinstance(one.suggested, int | float) else None
-        best = max(known.values())
-        good = [value for value, speedup in known.items() if speedup * WORTH >= best]
-        fits = True
+        best = max(effects.values())
+        good = [value for value, speedup in effects.items() if speedup * WORTH >= best]
+        fits, misjudged = True, None
         if parameter == "batch_size" and suggested is not None:
             memory = truth["memory"]
-            fits = memory["fixed_bytes"] + memory["per_sample_bytes"] * suggested <= memory["capacity_bytes"]
+            needs = memory["fixed_bytes"] + memory["per_sample_bytes"] * suggested
+            fits = needs <= memory["capacity_bytes"]
+            if known is not None and known.fixed_bytes is not None and known.per_sample_bytes is not None:
+                misjudged = (known.fixed_bytes + known.per_sample_bytes * suggested) / needs - 1
         found[parameter] = Chosen(
             name, current, suggested, one.predicted_speedup if one else None, one.interval if one else None,
-            1.0 if suggested is None else at(known, suggested), best, min(good), fits,
-            str(truth["family"]),
+            1.0 if suggested is None else at(effects, suggested), best, min(good), fits,
+            str(truth["family"]), misjudged,
         )  # fmt: skip
     return found
 
@@ -194,6 +203,9 @@ def print_batches(rows: Sequence[Chosen]) -> None:
     close = sum(abs((r.promised or 0) / r.true - 1) <= CLOSE for r in numbered)
     print(f"recommended: {share(len(asked), len(rows))}; all fit: {all(r.fits for r in asked)}")
     print(f"promised within 10 %: {share(close, len(numbered))}")
+    known = [r.misjudged for r in asked if r.misjudged is not None]
+    right = sum(abs(error) <= MEMORY for error in known)
+    print(f"memory at the advised size within {MEMORY:.0%}: {share(right, len(known))}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

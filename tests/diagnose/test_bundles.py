@@ -269,3 +269,20 @@ def test_a_window_cut_in_half_is_still_read(tmp_path: Path) -> None:
 
 def test_an_analysis_repeats_to_the_last_digit(tmp_path: Path) -> None:
     assert comparable(result_of(on_gpu(), tmp_path)) == comparable(again(tmp_path))
+
+
+def test_memory_comes_from_the_window_that_recorded_it(tmp_path: Path) -> None:
+    """The timing window is lean; another holds the allocator's events: 2 GB that stay, 3 GB of batch 32 that come and go."""
+    run = on_gpu()
+    bundle = run.write(tmp_path / "run")
+    second = gpu_trace(steps=2)
+    for k, allocated in enumerate([2.0, 3.0, 4.0, 5.0, 4.0, 3.0] * 3):
+        change = {"Device Type": 1, "Device Id": 0, "Addr": k, "Bytes": 1}
+        totals = {"Total Allocated": int(allocated * 1e9), "Total Reserved": int(6e9)}
+        event = {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": 1500.0 + 400 * k}
+        second.events.append({**event, "cat": "cpu_instant_event", "args": change | totals})
+    second.write(bundle / "rank0" / "window-1.pt.trace.json.gz")
+    memory = analyse(discover([bundle])).memory
+    assert memory.fixed_bytes == pytest.approx(2e9)
+    assert memory.per_sample_bytes == pytest.approx(3e9 / 32)
+    assert memory.peak_bytes == pytest.approx(5e9)

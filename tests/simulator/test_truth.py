@@ -56,6 +56,15 @@ def test_settings_are_what_re_simulation_says() -> None:
     }
 
 
+def test_a_stock_of_early_batches_is_no_faster_loader() -> None:
+    """One pin thread takes 30 ms a batch: sixteen workers make more before the first step, none makes more a second."""
+    p = Params(template="mlp", sizes=(("width", 512), ("depth", 3)), device="V100", dtype="fp32", batch=64, workers=4,
+               sample_cpu_ms=0.3, sample_wait_ms=0.0, handoff_ms=30.0)  # fmt: skip
+    values = add_settings(base_truth(p)).settings["num_workers"]["values"]
+    assert values["16"]["speedup"] == pytest.approx(1.0, abs=0.005)
+    assert values["4"]["speedup"] == pytest.approx(1.0, abs=1e-6)
+
+
 def test_a_batch_that_does_not_fit_is_never_the_best() -> None:
     p = Params(template="resnet", device="V100", dtype="fp32", batch=64, horizon=24, extra_bytes=31 << 30)
     sizes = add_settings(base_truth(p)).settings["batch_size"]

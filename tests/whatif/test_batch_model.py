@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from pathlib import Path
 
@@ -187,6 +188,22 @@ def test_small_kernels_and_the_optimizer_do_not_grow() -> None:
     low, high = marked.interval(32)
     assert low <= marked.step_ms(32) <= high
     assert high >= 2 * kernels.sum() * 0.99
+
+
+def test_replayed_sizes_take_the_place_of_the_law_and_scale_it_beyond() -> None:
+    """Host and device alternate (10 + 10 ms): a hinge would promise the whole of either."""
+    law = time_from_kernels(32, [10.0], launch_floor_ms=10.0)
+    fit = dataclasses.replace(law, points=((32.0, 20.0), (48.0, 25.0), (64.0, 30.0)))
+    assert [fit.step_ms(b) for b in (32, 40, 48, 64)] == pytest.approx([20.0, 22.5, 25.0, 30.0])
+    assert law.gain(32, 64)[0] == pytest.approx(1.0)
+    gain, low, high = fit.gain(32, 64)
+    assert gain == pytest.approx(2 * 20 / 30)
+    assert low < gain < high
+    # beyond them the law goes on from the nearest: twice the floor below, 1.5 times the device's line above
+    assert fit.step_ms(16) == pytest.approx(20.0)
+    assert fit.step_ms(128) == pytest.approx(40.0 * 30.0 / 20.0)
+    fed = dataclasses.replace(fit, feed_ms_per_sample=0.5)
+    assert fed.step_ms(64) == pytest.approx(32.0)
 
 
 def test_loading_caps_the_gain() -> None:

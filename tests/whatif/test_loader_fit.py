@@ -15,6 +15,7 @@ from tracelens.whatif.loader_fit import (
     Prior,
     busy_elsewhere,
     collate_prior,
+    fit_crowding,
     fit_epoch_ms,
     fit_parallel,
     handover_prior,
@@ -195,3 +196,19 @@ class TestPublishedDecodeTable:
                 fit = fit_parallel(points, machine=host(cpu), prior=prior)
                 errors.append(abs(ms[8] / fit.batch_ms(8)[0] - 1))
             assert np.mean(errors) <= 0.095
+
+
+@pytest.mark.parametrize("crowding", [0.0, 0.1])
+def test_crowding_is_what_the_cores_alone_do_not_explain(crowding: float) -> None:
+    settings = LoaderSettings(num_workers=16)
+    known = LoaderInputs(
+        np.full(16, 30.0), np.zeros(16), 5.0, main_cpu_ms=0.5, beside_workers=0.5, recorded_in_worker=True,
+        machine=Machine(cores=2, crowding=crowding),
+    )  # fmt: skip
+    measured = predict(known, settings).mean_ms
+    seen = known.replace(machine=Machine(cores=2), beside_workers=0.0, main_cpu_ms=0.5 * 17 / 2)
+    got = fit_crowding(seen, settings, measured)
+    assert got.machine.crowding == pytest.approx(crowding, abs=0.02)
+    assert predict(got, settings).mean_ms == pytest.approx(measured, rel=0.03)
+    if crowding:
+        assert predict(got, LoaderSettings(num_workers=2)).mean_ms < 0.7 * measured

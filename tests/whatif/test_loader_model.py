@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InputError
-from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Machine, ParallelCosts, Scenario
+from tracelens.whatif.loader_inputs import (
+    LoaderInputs,
+    LoaderSettings,
+    Machine,
+    ParallelCosts,
+    Scenario,
+    main_slowdown,
+)
 from tracelens.whatif.loader_model import (
     Limits,
     advise,
@@ -185,6 +192,83 @@ def test_the_main_process_slows_down_beside_computing_workers_only() -> None:
     assert predict(busy, LoaderSettings()).mean_ms == pytest.approx(80.0)
     sleeping = inputs(0.0, 30.0, consume=50.0, main_cpu_ms=50.0, parallel=costs)
     assert predict(sleeping, LoaderSettings(num_workers=2)).mean_ms == pytest.approx(50.0, rel=0.01)
+
+
+def test_a_host_on_the_critical_path_slows_the_step_down_beside_workers() -> None:
+    costs = ParallelCosts.exact(host_growth=0.2)
+    for share, step in ((0.0, 50.0), (0.5, 55.0), (1.0, 60.0)):
+        bound = inputs(30.0, consume=50.0, main_cpu_ms=40.0, host_share=share, run_ahead=2, parallel=costs)
+        assert predict(bound, LoaderSettings(num_workers=2)).mean_ms == pytest.approx(step, rel=0.01)
+        assert predict(bound, LoaderSettings()).mean_ms < 81.0
+
+
+def test_no_number_of_workers_gets_below_what_holds_them_up() -> None:
+    held = inputs(40.0, consume=10.0, held_ms=30.0)
+    for workers in (2, 4, 16):
+        got = predict(held, LoaderSettings(num_workers=workers))
+        assert got.mean_ms == got.fast_ms == 30.0
+        assert got.wait_ms == pytest.approx(20.0, abs=0.5)
+    assert predict(held, LoaderSettings(num_workers=1)).mean_ms == pytest.approx(40.0, rel=0.02)
+    # without workers nothing is handed over
+    assert predict(held, LoaderSettings()).mean_ms == pytest.approx(50.0)
+
+
+def test_one_slow_worker_delivers_in_its_own_time_whatever_the_others_do() -> None:
+    slow = inputs(20.0, consume=1.0, slow_worker=4.0)
+    for workers in (1, 2, 4):
+        got = predict(slow, LoaderSettings(num_workers=workers))
+        assert got.mean_ms == pytest.approx(80.0 / workers, rel=0.03)
+    assert predict(slow, LoaderSettings()).mean_ms == pytest.approx(21.0)
+
+
+def test_crowded_cores_lose_more_than_their_share() -> None:
+    four = Machine(cores=4, crowding=0.1)
+    assert float(four.speed(4)) == 1.0
+    assert float(four.speed(8)) == pytest.approx(0.5 / 1.1)
+    assert float(four.speed(16)) == pytest.approx(0.25 / 1.3)
+    assert float(four.speed(16, sliced=False)) == 1.0
+
+
+def test_a_main_process_among_fewer_workers_needs_less_time() -> None:
+    """Recorded beside 15 workers on two cores, where it took sqrt(8) times as long; half of the step is its own work."""
+    crowded = inputs(1.0, consume=40.0, crowd=15, host_relief=0.5, machine=Machine(cores=2), run_ahead=2)
+    slow = math.sqrt(8.0)
+    assert main_slowdown(15, 2.0) == pytest.approx(slow)
+    assert main_slowdown(1, 2.0) == main_slowdown(0, 2.0) == 1.0
+    for workers in (15, 7, 1):
+        left = 40.0 * (1 - 0.5 * (slow - main_slowdown(workers, 2.0)) / (slow - 1))
+        assert predict(crowded, LoaderSettings(num_workers=workers)).mean_ms == pytest.approx(left, rel=0.01)
+
+
+def test_the_rest_of_the_job_takes_its_part_of_the_cores_from_the_workers() -> None:
+    beside = inputs(40.0, consume=1.0, machine=Machine(cores=2), beside_workers=0.5)
+    assert predict(beside, LoaderSettings(num_workers=4)).mean_ms == pytest.approx(40.0 / 1.5, rel=0.03)
+    assert predict(beside, LoaderSettings()).mean_ms == pytest.approx(41.0)
+
+
+def test_fewer_workers_than_today_may_be_more_than_the_cores() -> None:
+    limits = Limits(cores=2)
+    assert limits.reason_against(LoaderSettings(num_workers=3)) == "cores"
+    assert limits.reason_against(LoaderSettings(num_workers=3), today=12) is None
+    assert limits.reason_against(LoaderSettings(num_workers=12), today=12) == "cores"
+
+
+def test_storage_is_not_asked_for_more_readers_than_twice_those_it_was_seen_to_serve() -> None:
+    reading = inputs(1.0, 99.0, consume=1.0)
+    limits = Limits(cores=32, readers=8)
+    assert limits.reason_against(LoaderSettings(num_workers=8)) is None
+    assert limits.reason_against(LoaderSettings(num_workers=12)) == "storage"
+    got = advise(reading, LoaderSettings(num_workers=4), limits)
+    assert got.advised.settings.num_workers == 8
+    assert got.limited_by == "storage"
+
+
+def test_a_known_error_of_the_service_time_takes_the_place_of_its_spread() -> None:
+    bursty = np.asarray([10.0] * 9 + [400.0])
+    wide = predict(inputs(bursty, consume=1.0), LoaderSettings(num_workers=4))
+    narrow = predict(inputs(bursty, consume=1.0, service_error=0.03), LoaderSettings(num_workers=4))
+    assert narrow.mean_ms == wide.mean_ms
+    assert narrow.slow_ms < wide.slow_ms
 
 
 def test_a_main_process_with_many_threads_competes_with_its_workers() -> None:
@@ -361,7 +445,9 @@ def test_nothing_is_advised_for_a_healthy_loader() -> None:
 
 def test_candidates_stay_within_the_cores_and_hold_todays_value() -> None:
     assert candidates(4, 0) == (0, 1, 2, 3, 4)
-    assert candidates(2.5, 12) == (0, 1, 2, 12)
+    # twelve on two cores: three or four may do as well as two and are still fewer
+    assert candidates(2.5, 12) == (0, 1, 2, 3, 4, 12)
+    assert candidates(2.5, 3) == (0, 1, 2, 3)
     assert max(candidates(None, 0)) == 32
 
 

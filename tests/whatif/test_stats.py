@@ -15,6 +15,7 @@ from tracelens.whatif.stats import (
     bootstrap_mean,
     bootstrap_ratio,
     combine,
+    over_rounds,
     weighted_quantile,
 )
 
@@ -81,3 +82,13 @@ def test_weighted_quantiles() -> None:
     assert weighted_quantile(values, np.ones(1000), [0.5])[0] == pytest.approx(499.5, abs=1)
     heavy = np.where(values >= 900, 9.0, 1.0)
     assert weighted_quantile(values, heavy, [0.5])[0] == pytest.approx(900, abs=2)
+
+
+def test_the_mean_of_a_periodic_series_does_not_depend_on_where_it_ends() -> None:
+    bursts = [70.0, 1.0, 1.0, 1.0]
+    for end in range(4, 13):
+        assert over_rounds((bursts * 3)[:end], 4) == pytest.approx(73.0 / 4)
+    assert np.mean((bursts * 3)[:9]) == pytest.approx(24.0)
+    # less than a round, and no rounds at all
+    assert over_rounds([70.0, 1.0, 1.0], 4) == pytest.approx(24.0)
+    assert over_rounds([3.0, 5.0], 1) == over_rounds([3.0, 5.0], 0) == 4.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracelens import __version__
 from tracelens.diagnose import verdict as decide
-from tracelens.diagnose.advice.case import Case
+from tracelens.diagnose.advice.case import WORTH, Case
 from tracelens.diagnose.advice.prescribe import prescribe
 from tracelens.diagnose.engine import Evaluation, evaluate_all
 from tracelens.diagnose.fromlogs import analyse_logs
@@ -224,9 +224,7 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
     )  # fmt: skip
     log = analysis.run_log
     measured = log.points.by_workers if log is not None and log.points is not None else None
-    advice = prescribe(
-        Case(analysis, signals, evaluations, lead.whatifs, lead.replayed, name, rule), measured
-    )
+    advice = prescribe(replace(_case(lead, name, rule), starved=_starved(judged, lead, name, rule)), measured)
     shares: dict[str, float | None] = {**corrected_shares(analysis)}
     stages.done("prescribe")
     here = find_regimes(analysis, name)
@@ -267,6 +265,19 @@ def _result(run: RunInput, judged: Sequence[Judged], notes: Sequence[str], stage
     )  # fmt: skip
     stages.done("assemble")
     return result
+
+
+def _case(judged: Judged, name: Bottleneck, rule: str | None) -> Case:
+    return Case(
+        judged.analysis, judged.signals, judged.evaluations, judged.whatifs, judged.replayed, name, rule
+    )
+
+
+def _starved(judged: Sequence[Judged], lead: Judged, name: Bottleneck, rule: str | None) -> Case | None:
+    """The rank that waits most for its data, where that is not the one that speaks for the run: the others wait for it."""
+    most = max(judged, key=lambda j: j.signals.number("load.saving_ms") or 0.0)
+    here, there = (j.signals.number("load.saving_ms") or 0.0 for j in (lead, most))
+    return _case(most, name, rule) if there - here > WORTH * lead.whatifs.step_ms else None
 
 
 def _number(signals: Signals, name: str) -> float | None:

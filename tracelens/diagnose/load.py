@@ -38,6 +38,8 @@ def load_run(run: RunInput) -> LoadedRun:
         if found is None:
             continue
         tables, name = found
+        if given.run_log is not None and not len(tables.memory):
+            tables = _with_memory(tables, name, given)
         number = given.rank if given.rank is not None else tables.rank
         if number is None and len(run.ranks) > 1:
             number = position
@@ -59,6 +61,20 @@ def _tables(given: RankInput, notes: list[str], failures: list[InputError]) -> t
         except InputError as error:
             failures.append(error)
     return None
+
+
+def _with_memory(tables: TraceTables, name: str, given: RankInput) -> TraceTables:
+    """The tables with the allocator's events of another window of the run: the timing window is recorded without."""
+    for path in given.traces:
+        if path.name == name:
+            continue
+        try:
+            memory = read_trace(path).memory
+        except InputError:
+            continue
+        if len(memory):
+            return dataclasses.replace(tables, memory=memory)
+    return tables
 
 
 def _with_logs(

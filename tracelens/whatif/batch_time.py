@@ -28,7 +28,9 @@ class TimeFit:
 
     ``fixed_low_ms``, ``fixed_high_ms``: bounds of the part of the device's time at the largest size seen that
     does not grow; they make the band. ``feed_ms_per_sample``: what loading needs for a sample (0: unlimited).
-    ``basis``: ``sizes``, ``kernels`` (one size, split by kernel).
+    ``basis``: ``sizes``, ``kernels`` (one size, split by kernel). ``points``: step times at some sizes that a replay
+    with its work grown gives, which knows what overlaps and what waits for what; between them lines, beyond them the
+    law, scaled to the nearest.
     """
 
     floor_ms: float
@@ -40,11 +42,23 @@ class TimeFit:
     fixed_high_ms: float
     noise: float = _NOISE
     feed_ms_per_sample: float = 0.0
+    points: tuple[tuple[float, float], ...] = ()
 
     def step_ms(self, batch: float) -> float:
         """Predicted step time."""
-        device = self.fixed_ms + self.per_sample_ms * batch
-        return max(self.floor_ms, device, self.feed_ms_per_sample * batch)
+        return max(self._law(batch) * self._anchor(batch), self.feed_ms_per_sample * batch)
+
+    def _law(self, batch: float) -> float:
+        return max(self.floor_ms, self.fixed_ms + self.per_sample_ms * batch)
+
+    def _anchor(self, batch: float) -> float:
+        """What the replay gives over what the law gives, at the nearest sizes that were replayed."""
+        if not self.points:
+            return 1.0
+        sizes, times = zip(*self.points, strict=True)
+        near = min(max(batch, sizes[0]), sizes[-1])
+        replayed = float(np.interp(near, sizes, times))
+        return replayed / max(self._law(near), 1e-12)
 
     def interval(self, batch: float) -> tuple[float, float]:
         """90 % interval of ``step_ms``: the growing share of the device's time between its bounds, and noise."""
@@ -53,7 +67,7 @@ class TimeFit:
         ends = [self.step_ms(batch)]
         for fixed in (self.fixed_low_ms, self.fixed_high_ms):
             grown = fixed + max(device - fixed, 0.0) * batch / largest
-            ends.append(max(self.floor_ms, grown, self.feed_ms_per_sample * batch))
+            ends.append(max(max(self.floor_ms, grown) * self._anchor(batch), self.feed_ms_per_sample * batch))
         return min(ends) * (1 - self.noise), max(ends) * (1 + self.noise)
 
     def samples_per_s(self, batch: float) -> float:

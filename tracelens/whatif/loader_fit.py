@@ -18,6 +18,7 @@ measured the priors alone give the interval.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from tracelens.whatif.loader_model import predict
 from tracelens.whatif.stats import weighted_quantile
 
 KNEE = 6.0
+BESIDE = 0.5  # cores: what a main process takes beside workers that compete with it, between none and one
 _Z90 = 1.645
 _MODEL_ERROR = 0.02  # of the law against the simulation, as a standard deviation of the logarithm
 
@@ -63,8 +65,8 @@ class Prior:
 # Batches of tensors go through shared memory: the worker writes fresh pages, the receiver maps them, and both pay
 # page faults. CPU time measured with torch 2.13 and 18 MB batches on a virtual machine whose page faults are slow:
 # 0.43 ms/MB in the receiver, 0.75 in the worker. A published pair on real hardware (ResNet-50, V100) shows 0.05 to
-# 0.2 in the receiver.
-TENSOR_MAIN_MS_PER_MB, TENSOR_MAIN_SPREAD = 0.15, 0.6
+# 0.2 in the receiver: real hardware weighs more, its geometric mean being 0.1.
+TENSOR_MAIN_MS_PER_MB, TENSOR_MAIN_SPREAD = 0.12, 0.6
 TENSOR_RATIO, TENSOR_RATIO_SPREAD = 0.5, 0.5
 # Anything else (lists of arrays, dictionaries of objects) is pickled through one pipe. The receiver reads into a new
 # buffer and unpickles into another, both with page faults. A thread of the worker writes meanwhile; the worker itself
@@ -77,6 +79,10 @@ OBJECT_RATIO, OBJECT_RATIO_SPREAD = 2.0, 0.4
 # memory. Five published ResNet-50 pairs, 0 to 4 workers, gained 1.22 to 1.40x where leaving out the loader's time
 # promised 1.32 to 1.66x: host-limited steps grew by 8 to 19 %.
 HOST_GROWTH = (0.03, 0.12, 0.25)
+# The same where the main process computes the operators itself: what these lose to busy neighbours is contention for
+# memory and clocks, which the model holds already; only the Python between them (a fifth, say) grows like a host that
+# dispatches.
+OPERATOR_GROWTH = (0.0, 0.02, 0.2)
 # Size unknown: hand-over between 1 and 15 % of the service time in the worker.
 UNKNOWN_SHARE, UNKNOWN_SPREAD = 0.04, 0.8
 
@@ -235,6 +241,24 @@ def busy_elsewhere(cores: float, cpu_ms: float, run_delay_ms: float, running: fl
     if not cpu_ms > 0 or run_delay_ms <= 0:
         return 0.0
     return max(0.0, cores * (1.0 + run_delay_ms / cpu_ms) - running)
+
+
+def fit_crowding(inputs: LoaderInputs, settings: LoaderSettings, measured_ms: float) -> LoaderInputs:
+    """The inputs with the ``crowding`` with which the model's step equals the measured one.
+
+    For more workers than cores, held up by their number: beside them the job's own threads (main process, pin
+    thread) take between none and one of the cores. 0 where the model is slower already: then it is the cores alone.
+    """
+    if not inputs.crowd:
+        # the trace shows how long the main process takes beside them all, not how long it computes
+        shared = min(inputs.machine.cores / (settings.num_workers + 1.0), 1.0)
+        inputs = inputs.replace(beside_workers=BESIDE, main_cpu_ms=inputs.main_cpu_ms * shared)
+    low, high = 0.0, 1.0
+    for _ in range(8):
+        middle = (low + high) / 2
+        tried = inputs.replace(machine=dataclasses.replace(inputs.machine, crowding=middle))
+        low, high = (low, middle) if predict(tried, settings).mean_ms > measured_ms else (middle, high)
+    return inputs.replace(machine=dataclasses.replace(inputs.machine, crowding=low))
 
 
 def fit_epoch_ms(inputs: LoaderInputs, settings: LoaderSettings, measured_ms: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,8 @@ class Machine:
     ``threads_per_core``: 2 where logical CPUs are hyper-threads, else 1.
     ``smt_yield``: what the second thread of a core adds, in cores; vendors and measurements say 0.15 to 0.4.
     ``storage_streams``: how many reads progress at full speed together; None where storage is not a limit.
+    ``crowding``: relative slow-down of all for each further runnable thread a core, beyond one (switches, cold
+    caches, a waiting training loop).
     """
 
     cores: float = 1.0
@@ -51,6 +54,7 @@ class Machine:
     threads_per_core: int = 1
     smt_yield: float = 0.3
     storage_streams: float | None = None
+    crowding: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.cores > 0:
@@ -72,7 +76,19 @@ class Machine:
         full = max(self.cores / self.threads_per_core, 1.0)
         capacity = np.where(on_cpu <= full, on_cpu, full + (on_cpu - full) * self.smt_yield)
         pace = capacity / on_cpu / (1.0 + np.asarray(contention, dtype=np.float64) * (on_cpu - 1.0))
-        return np.asarray(pace * np.minimum(1.0, self.cores / total) if sliced else pace, dtype=np.float64)
+        if sliced:
+            crowd = 1.0 + self.crowding * np.maximum(total / self.cores - 1.0, 0.0)
+            pace = pace * np.minimum(1.0, self.cores / total) / crowd
+        return np.asarray(pace, dtype=np.float64)
+
+
+def main_slowdown(num_workers: int, cores: float) -> float:
+    """How many times longer a main process takes beside so many workers that all compute.
+
+    A fair share of the cores would make it (workers + 1) / cores; a scheduler that prefers who slept, nothing. The
+    geometric mean of the two.
+    """
+    return math.sqrt(max(1.0, (num_workers + 1.0) / cores))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +130,17 @@ class LoaderInputs:
     ``parallel``: what workers add; see ``loader_fit``. ``recorded_in_worker``: the service times were taken
     in workers, so that ``worker_ms`` is already in them. ``recorded_running``: threads that ran on average
     while recording, for which CPU time is corrected.
-    ``pin_ms``: copying a batch to pinned memory.
+    ``pin_ms``: copying a batch to pinned memory. ``held_ms``: ms a batch that workers stay above, however many,
+    because something unrecorded held them up while they were waited for; 0 where nothing did. ``service_error``:
+    relative standard error of the mean service time; None: that of the recorded values. ``beside_workers``: cores
+    that the job's other threads take where it has workers, at most half of them. ``slow_worker``: how many times
+    longer one of the workers takes for a batch than the others, whatever their number. ``host_relief``: how much of
+    ``consume_ms`` goes where the main process no longer shares the cores with ``crowd`` workers, as recorded.
     ``consume_ms``: time of a step whose batch is always there: a constant, recorded values, or a function of
     the step. ``main_cpu_ms``: how long the main process computes in it, alone on its cores, with
-    ``main_threads`` threads. ``run_ahead``: how many steps the host may be ahead of the device; 0 where every
-    step ends in a synchronisation, and where there is no device.
+    ``main_threads`` threads. ``host_share``: how much of ``consume_ms`` grows with it. ``run_ahead``: how many
+    steps the host may be ahead of the device; 0 where every step ends in a synchronisation, and where there is
+    no device.
     ``batches_per_epoch``: None where only the steady state matters. ``epoch_ms``: cost of each start with
     workers that does not depend on their number (queues, pin thread, joining the old ones), then ``fork_ms``
     for each, and ``init_ms`` until a forked worker fetches. ``resume_ms``: an epoch with persistent workers.
@@ -133,8 +155,15 @@ class LoaderInputs:
     recorded_in_worker: bool = False
     recorded_running: float = 1.0
     pin_ms: float = 0.0
+    held_ms: float = 0.0
+    service_error: float | None = None
+    beside_workers: float = 0.0
+    slow_worker: float = 1.0
+    host_relief: float = 0.0
+    crowd: int = 0
     main_cpu_ms: float = 0.0
     main_threads: int = 1
+    host_share: float = 0.0
     run_ahead: int = 2
     batches_per_epoch: int | None = None
     epoch_ms: float = 0.0
@@ -173,10 +202,11 @@ class LoaderInputs:
         given = self.consume_ms
         return None if callable(given) else np.atleast_1d(np.asarray(given, dtype=np.float64))
 
-    def consume(self) -> Callable[[int], float]:
-        """``consume_ms`` as a function of the step; recorded values repeat in their order."""
-        if callable(self.consume_ms):
-            return self.consume_ms
-        values = np.atleast_1d(np.asarray(self.consume_ms, dtype=np.float64)).tolist()
+    def consume(self, factor: float = 1.0) -> Callable[[int], float]:
+        """``consume_ms``, times ``factor``, as a function of the step; recorded values repeat in their order."""
+        given = self.consume_ms
+        if callable(given):
+            return given if factor == 1.0 else lambda step: given(step) * factor
+        values = (np.atleast_1d(np.asarray(given, dtype=np.float64)) * factor).tolist()
         count = len(values)
         return lambda step: float(values[step % count])

@@ -11,13 +11,14 @@ alignments of the recorded batches with the workers.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Scenario
+from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Scenario, main_slowdown
 from tracelens.whatif.loader_sim import Costs, Trace, simulate
 from tracelens.whatif.stats import block_error
 
@@ -91,7 +92,8 @@ class Limits:
     """What num_workers must respect. Bytes; None where unknown, which limits nothing.
 
     Every worker holds ``worker_rss`` of its own; ``prefetch_factor`` batches a worker wait in /dev/shm, and
-    as many again in pinned memory.
+    as many again in pinned memory. ``readers``: how many may read at once; storage that serves today's workers
+    need not serve many more.
     """
 
     cores: float | None = None
@@ -100,14 +102,20 @@ class Limits:
     shm_bytes: float | None = None
     bytes_per_batch: float = 0.0
     shards: bool | None = None
+    readers: int | None = None
 
-    def reason_against(self, settings: LoaderSettings) -> str | None:
-        """Why settings are not allowed: ``cores``, ``ram``, ``shm`` or ``shards``; None where they are."""
+    def reason_against(self, settings: LoaderSettings, today: int = 0) -> str | None:
+        """Why settings are not allowed: ``cores``, ``storage``, ``ram``, ``shm`` or ``shards``; None where they are.
+
+        Fewer workers than ``today`` are no reason against cores, however few these are.
+        """
         workers = settings.num_workers
         if workers == 0:
             return None
-        if self.cores is not None and workers > max(1, math.floor(self.cores + 1e-9)):
+        if self.cores is not None and workers > max(1, math.floor(self.cores + 1e-9), today - 1):
             return "cores"
+        if self.readers is not None and workers > self.readers:
+            return "storage"
         waiting = workers * (settings.prefetch_factor + 1) * self.bytes_per_batch
         if self.shm_bytes is not None and waiting > 0.8 * self.shm_bytes:
             return "shm"
@@ -166,9 +174,11 @@ def predict(inputs: LoaderInputs, settings: LoaderSettings, *, seed: int = 0) ->
     fast, _ = _run(inputs, settings, costs.fast, -1, seed)
     slow, _ = _run(inputs, settings, costs.slow, +1, seed)
     noise = math.hypot(math.log(shuffled / base), _consumption_error(inputs, base))
+    waited = float(np.mean(trace.waits))
     if settings.num_workers:
+        waited += max(inputs.held_ms - base, 0.0)
+        base, fast, slow = (max(ms, inputs.held_ms) for ms in (base, fast, slow))
         # the model itself: what real loaders do beyond torch's rules, on the wait and on everything else
-        waited = float(np.mean(trace.waits))
         noise = math.hypot(noise, WAIT_ERROR * waited / base, STEP_ERROR)
     down = math.hypot(max(0.0, math.log(base / fast)), noise)
     up = math.hypot(max(0.0, math.log(slow / base)), noise)
@@ -184,7 +194,7 @@ def predict(inputs: LoaderInputs, settings: LoaderSettings, *, seed: int = 0) ->
         base,
         base * math.exp(-down),
         base * math.exp(up),
-        float(np.mean(trace.waits)),
+        waited,
         1000.0 * inputs.samples_per_batch / base if base > 0 else math.inf,
         used,
         fast,
@@ -209,7 +219,7 @@ def choose(curve: LoaderCurve, current: int, limits: Limits | None = None) -> Ch
     """
     bounds = limits or Limits()
     today = curve.at(current)
-    allowed = [p for p in curve.points if p is today or bounds.reason_against(p.settings) is None]
+    allowed = [p for p in curve.points if p is today or bounds.reason_against(p.settings, current) is None]
     best = min(p.expected_ms for p in allowed)
     barred = [p for p in curve.points if p not in allowed and p.expected_ms < best * (1 - TOLERANCE)]
     limited_by = bounds.reason_against(min(barred, key=lambda p: p.expected_ms).settings) if barred else None
@@ -282,9 +292,13 @@ def advise(
 
 
 def candidates(cores: float | None, current: int, most: int = 32) -> tuple[int, ...]:
-    """The values of num_workers worth asking about: each up to 8, then ever coarser, up to the cores."""
+    """The values of num_workers worth asking about: those that people use, a third to a half apart, up to the cores.
+
+    Where today's are more than the cores, also fewer than today's up to twice the cores: they may wait a lot.
+    """
     top = most if cores is None else min(most, max(1, math.floor(cores + 1e-9)))
-    values = {w for w in (*range(9), 10, 12, 14, 16, 20, 24, 28, 32) if w <= top} | {top, current}
+    reach = max(top, min(current - 1, 2 * top))
+    values = {w for w in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if w <= reach} | {top, current}
     return tuple(sorted(values))
 
 
@@ -308,17 +322,22 @@ def _costs(
     starts = rng.integers(0, count, size=passes) if seed or passes > 1 else np.zeros(1, dtype=np.int64)
     order = ((np.arange(count)[None, :] + starts[:, None]) % count).ravel()[:steps]
     machine, workers = inputs.machine, settings.num_workers
+    if workers and inputs.beside_workers:
+        free = max(machine.cores - inputs.beside_workers, 0.5 * machine.cores)
+        machine = dataclasses.replace(machine, cores=free)
     sigma = scenario.contention
     recorded = machine.speed([inputs.recorded_running, 1.0], sigma, sliced=False)
     cpu, wait = inputs.service_cpu_ms * (recorded[0] / recorded[1]), inputs.service_wait_ms
     if side:
-        error = block_error(cpu + wait) / max(float(np.mean(cpu + wait)), 1e-12)
+        error = inputs.service_error
+        if error is None:
+            error = block_error(cpu + wait) / max(float(np.mean(cpu + wait)), 1e-12)
         factor = math.exp(side * _Z90 * min(error, 0.5))
         cpu, wait = cpu * factor, wait * factor
     cpu = cpu[order] + inputs.collate_ms
     if workers and not inputs.recorded_in_worker:
         cpu = cpu + scenario.worker_ms
-    main_cpu, spared = inputs.main_cpu_ms, 0.0
+    main_cpu, stretch, spared = inputs.main_cpu_ms, 1.0 - _relief(inputs, workers), 0.0
     if inputs.recorded_in_worker and not workers:
         # no shared memory: the worker need not write it, nor training touch its fresh pages
         cpu = np.maximum(cpu - scenario.worker_ms, 0.05 * cpu)
@@ -326,14 +345,16 @@ def _costs(
         main_cpu -= spared
     if workers and not inputs.recorded_in_worker:
         computing = float(np.sum(cpu)) / max(float(np.sum(cpu) + np.sum(wait)), 1e-12)
-        main_cpu *= 1.0 + scenario.host_growth * computing
+        growth = scenario.host_growth * computing
+        main_cpu *= 1.0 + growth
+        stretch *= 1.0 + growth * inputs.host_share
     # what the main process needs alone with all its threads, expressed at the speed of one
     main_cpu *= float(machine.speed(inputs.main_threads, sigma, sliced=False)) / float(recorded[1])
     speed = machine.speed(np.arange(workers + 4 + inputs.main_threads, dtype=np.float64), sigma)
     return Costs(
         wait=wait[order].tolist(),
         cpu=cpu.tolist(),
-        consume=_shortened(inputs, spared),
+        consume=_shortened(inputs, stretch, spared),
         receive=scenario.main_ms if workers else 0.0,
         pin=inputs.pin_ms if settings.pin_memory else 0.0,
         main_cpu=main_cpu,
@@ -342,12 +363,20 @@ def _costs(
     )
 
 
-def _shortened(inputs: LoaderInputs, spared: float) -> Callable[[int], float]:
+def _shortened(inputs: LoaderInputs, stretch: float, spared: float) -> Callable[[int], float]:
     """The consumer's time, less what the host is spared where the step is the host's own time."""
-    consume = inputs.consume()
+    consume = inputs.consume(stretch)
     if not spared or inputs.run_ahead:
         return consume
     return lambda step: max(consume(step) - spared, 0.5 * consume(step))
+
+
+def _relief(inputs: LoaderInputs, workers: int) -> float:
+    """How much shorter the rest of a step is than it was beside ``inputs.crowd`` workers."""
+    if not inputs.host_relief or workers >= inputs.crowd:
+        return 0.0
+    then, now = (main_slowdown(n, inputs.machine.cores) for n in (inputs.crowd, workers))
+    return inputs.host_relief * (then - now) / max(then - 1.0, 1e-9)
 
 
 def _run(

@@ -32,7 +32,7 @@ class ObservedService:
     service that would have kept up: the truth may be far lower, more workers gain nothing, and what fewer would do
     is not known. ``in_worker``: they hold the worker's share of the hand-over. ``running``: threads that computed on
     average meanwhile, for ``LoaderInputs.recorded_running``. ``collate_ms``: CPU time of collating, contained in
-    ``cpu_ms``; None where it was not recorded.
+    ``cpu_ms``; None where it was not recorded. ``held_ms``, ``error``, ``slow_worker``: see ``LoaderInputs``.
     """
 
     cpu_ms: Floats
@@ -40,6 +40,9 @@ class ObservedService:
     known: Literal["measured", "upper"]
     in_worker: bool
     running: float
+    held_ms: float = 0.0
+    error: float | None = None
+    slow_worker: float = 1.0
     collate_ms: float | None = None
 
 
@@ -49,7 +52,7 @@ def service_without_workers(next_ms: npt.ArrayLike, cpu_share: float = 1.0) -> O
     ``cpu_share``: how much of them is CPU time, from host samples or the recorder; all of it where unknown, which
     is the cautious choice: waiting needs no core.
     """
-    service = _finite(next_ms)
+    service = finite(next_ms)
     return ObservedService(service * cpu_share, service * (1 - cpu_share), "measured", False, 1.0)
 
 
@@ -67,7 +70,7 @@ def service_with_workers(
     Both in the order of batches, without gaps; ``epoch`` numbers each batch's epoch where there are several. Batches
     come in order (not ``in_order=False``).
     """
-    ends, spans = _finite(next_end_ms), _finite(next_ms)
+    ends, spans = finite(next_end_ms), finite(next_ms)
     if len(ends) != len(spans) or num_workers < 1:
         raise InputError(
             "the loader's next() needs a start and an end for every batch, and its number of workers"
@@ -75,7 +78,20 @@ def service_with_workers(
     if len(ends) < 2:
         raise InputError("the loader's service time needs at least two batches; trace more steps")
     passes = np.zeros(len(ends)) if epoch is None else np.asarray(epoch, dtype=np.float64)
-    service: list[tuple[int, float]] = []
+    times = _between_waits(ends, spans, passes, num_workers, prefetch_factor)
+    known = times[np.isfinite(times)]
+    if len(known) >= _ENOUGH:
+        running = max(1.0, num_workers * cpu_share)
+        return ObservedService(known * cpu_share, known * (1 - cpu_share), "measured", True, running)
+    slowest = np.full(1, _KEPT_UP * num_workers * _period(ends, spans, passes))
+    return ObservedService(slowest * cpu_share, slowest * (1 - cpu_share), "upper", True, 1.0)
+
+
+def _between_waits(
+    ends: Floats, spans: Floats, passes: Floats, num_workers: int, prefetch_factor: int
+) -> Floats:
+    """The service time of each batch that lies between two waits for one worker; NaN for the others."""
+    times = np.full(len(ends), np.nan)
     for number in np.unique(passes):
         members = np.flatnonzero(passes == number)
         for worker in range(min(num_workers, len(members))):
@@ -83,14 +99,8 @@ def service_with_workers(
             seen = np.flatnonzero(spans[own] > WAITED_MS)
             for first, last in itertools.pairwise(seen.tolist()):
                 if last - first <= prefetch_factor:
-                    each = float(ends[own[last]] - ends[own[first]]) / (last - first)
-                    service += [(int(own[k]), each) for k in range(first + 1, last + 1)]
-    if len(service) >= _ENOUGH:
-        times = np.asarray([ms for _, ms in sorted(service)], dtype=np.float64)
-        running = max(1.0, num_workers * cpu_share)
-        return ObservedService(times * cpu_share, times * (1 - cpu_share), "measured", True, running)
-    slowest = np.full(1, _KEPT_UP * num_workers * _period(ends, spans, passes))
-    return ObservedService(slowest * cpu_share, slowest * (1 - cpu_share), "upper", True, 1.0)
+                    times[own[first + 1 : last + 1]] = (ends[own[last]] - ends[own[first]]) / (last - first)
+    return times
 
 
 def _period(ends: Floats, spans: Floats, passes: Floats) -> float:
@@ -100,7 +110,7 @@ def _period(ends: Floats, spans: Floats, passes: Floats) -> float:
     return float(np.mean(apart[there] if there.any() else apart))
 
 
-def _finite(values: npt.ArrayLike) -> Floats:
+def finite(values: npt.ArrayLike) -> Floats:
     data = np.atleast_1d(np.asarray(values, dtype=np.float64))
     if len(data) == 0 or not np.isfinite(data).all():
         raise InputError("the loader's next() was not traced; record with the loader's events")

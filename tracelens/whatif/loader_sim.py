@@ -122,6 +122,12 @@ def _with_workers(
     receiving = -1
     stepping = False
 
+    slowest = inputs.slow_worker
+
+    def work(batch: int) -> float:
+        """CPU time that the batch takes its worker: one of them may be slower than the others."""
+        return cpu[batch % count] * (1.0 if owner[batch] else slowest)
+
     def start(w: int) -> None:
         nonlocal ties
         queue = queues[w]
@@ -131,10 +137,10 @@ def _with_workers(
         idle[w] = False
         batch = queue.popleft()
         began[batch] = now
-        pause = wait[batch % count]
+        pause = wait[batch % count] * (1.0 if w else slowest)
         ties += 1
         if pause <= 0.0:
-            push(running, (virtual + cpu[batch % count], ties, batch))
+            push(running, (virtual + work(batch), ties, batch))
         elif streams == _NEVER:
             push(timed, (now + pause, ties, _WAITED, batch))
         else:
@@ -259,7 +265,7 @@ def _with_workers(
             _, _, kind, arg = pop(timed)
             if kind == _WAITED:
                 ties += 1
-                push(running, (virtual + cpu[arg % count], ties, arg))
+                push(running, (virtual + work(arg), ties, arg))
             elif kind == _PINNED:
                 pin_busy = False
                 pinned.append(arg)
@@ -278,7 +284,7 @@ def _with_workers(
         if at == next_read:
             _, _, batch = pop(reading)
             ties += 1
-            push(running, (virtual + cpu[batch % count], ties, batch))
+            push(running, (virtual + work(batch), ties, batch))
             continue
         finish, _, what = pop(running)
         virtual = finish

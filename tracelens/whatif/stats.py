@@ -34,6 +34,20 @@ def block_error(values: npt.ArrayLike) -> float:
     return math.sqrt(weighted * blocks / (blocks - 1))
 
 
+def over_rounds(values: npt.ArrayLike, length: int) -> float:
+    """Mean of a series of period ``length``: of all stretches of as many whole periods as there are in it.
+
+    A series that ends within a period has a mean that depends on where it ends. The plain mean where there is not
+    even one period.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    whole = len(data) // max(length, 1) * max(length, 1)
+    if whole == 0 or length <= 1:
+        return float(np.mean(data))
+    total = np.concatenate(([0.0], np.cumsum(data)))
+    return float(np.mean(total[whole:] - total[:-whole])) / whole
+
+
 def bootstrap_mean(
     values: npt.ArrayLike, level: float = 0.9, *, draws: int = 1000, seed: int = 0
 ) -> tuple[float, float, float]:

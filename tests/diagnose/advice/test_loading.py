@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from tracelens.diagnose.advice.loading import anchored
@@ -17,9 +14,10 @@ def modelled(mean: float, workers: int) -> Prediction:
     )
 
 
-def promised(measured: float, before: float, after: float, batches: int = 1) -> tuple[float, float, float]:
-    case: Any = SimpleNamespace(step_ms=measured)
-    gain, (low, high) = anchored(case, modelled(before, 1), modelled(after, 2), batches)
+def promised(
+    measured: float, before: float, after: float, workers: int = 1, replayed: bool = False
+) -> tuple[float, float, float]:
+    gain, (low, high) = anchored(measured, modelled(before, workers), modelled(after, 2), replayed)
     return low, gain, high
 
 
@@ -40,8 +38,13 @@ def test_a_model_slower_than_the_measured_step_lowers_the_interval() -> None:
     assert high == pytest.approx(80 / 30)
 
 
-def test_a_step_of_several_batches_is_compared_by_the_batch() -> None:
-    assert promised(202, 100, 50, batches=2) == pytest.approx((2, 2, 2))
+def test_loading_that_alternates_with_a_replayed_rest_is_measured_and_not_modelled() -> None:
+    """No workers: the measured step is the sum of both, and what the model makes of their overlap does not matter."""
+    assert promised(120, 100, 60, workers=0, replayed=True) == pytest.approx((100 / 60, 2.0, 2.0))
+    assert promised(80, 100, 60, workers=0, replayed=True) == pytest.approx((80 / 60, 80 / 60, 100 / 60))
+    # with workers, or where nothing was replayed, the usual rule holds
+    assert promised(120, 100, 60, workers=0)[1] == pytest.approx(100 / 60)
+    assert promised(120, 100, 60, replayed=True)[1] == pytest.approx(100 / 60)
 
 
 def test_a_step_of_no_length_is_no_division_by_zero() -> None:

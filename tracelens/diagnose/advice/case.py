@@ -54,7 +54,10 @@ class Advice:
 
 @dataclass(frozen=True)
 class Case:
-    """One judged rank. In a ``rehearsal`` questions to the replay are only collected, so that one replay answers all."""
+    """One judged rank. In a ``rehearsal`` questions to the replay are only collected, so that one replay answers all.
+
+    ``starved``: another rank that waits more for its data than this one; the loader's advice is about that one.
+    """
 
     analysis: RankAnalysis
     signals: Signals
@@ -64,6 +67,7 @@ class Case:
     bottleneck: Bottleneck
     cause: str | None
     rehearsal: bool = False
+    starved: Case | None = None
 
     def fired(self, rule: str) -> bool:
         """Whether a rule fired and was not silenced."""
@@ -108,8 +112,9 @@ class Case:
         analysis = self.analysis
         if self.replayed is not None:
             scenario = merge(LOADED, also) if also is not None else LOADED
-            ratio = self.speedups([scenario])
-            return np.array([self.step_ms / ratio[0]]) if ratio else np.array([self.step_ms])
+            # no estimate of the loader is left in this replay: taken as it is, not as a ratio to one that has it
+            means = self.replayed.means([scenario], later=self.rehearsal)
+            return np.array([max(means[0], 1.0) / 1e6 if means else self.step_ms / _REHEARSED])
         if analysis.has_step_log and np.isfinite(analysis.plain_wait_ms).all():
             return np.maximum(analysis.plain_ms - analysis.plain_wait_ms, 1e-3)
         waiting = self.signals.number("load.saving_ms") or 0.0
@@ -131,13 +136,16 @@ class Case:
         return cast(Bottleneck, max(pool.items(), key=lambda item: item[1])[0]) if pool else "none"
 
     def stated(
-        self, gain: float, interval: tuple[float, float]
+        self, gain: float, interval: tuple[float, float], noise: float | None = None
     ) -> tuple[float | None, tuple[float, float] | None]:
-        """The number as it may be said: none where the replay is not to be trusted or noise could make the gain."""
+        """The number as it may be said: none where the replay is not to be trusted or noise could make the gain.
+
+        ``noise``: relative error of what the gain is measured against, where that is not the mean step.
+        """
         error = self.whatifs.error
         if error is not None and abs(error) > 0.05:
             return None, None
-        if gain - 1 < 2 * self.noise:
+        if gain - 1 < 2 * (self.noise if noise is None else noise):
             return None, None
         return round(gain, 3), (round(min(interval[0], gain), 3), round(max(interval[1], gain), 3))
 

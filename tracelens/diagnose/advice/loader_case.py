@@ -14,15 +14,32 @@ from tracelens.diagnose.advice.loader_machine import (
     consumer,
     elsewhere,
     hyper_threads,
+    is_crowded,
     limits_of,
+    relieved,
     threads,
     usable_cores,
     workers_beside,
 )
-from tracelens.diagnose.advice.loader_service import epoch_batches, observed_service
+from tracelens.diagnose.advice.loader_service import (
+    batch_ms,
+    batches_per_step,
+    epoch_batches,
+    loading_noise,
+    observed_service,
+)
 from tracelens.errors import InputError
 from tracelens.whatif import loader_model as model
-from tracelens.whatif.loader_fit import Prior, collate_prior, fit_epoch_ms, fit_parallel
+from tracelens.whatif.loader_fit import (
+    BESIDE,
+    HOST_GROWTH,
+    OPERATOR_GROWTH,
+    Prior,
+    collate_prior,
+    fit_crowding,
+    fit_epoch_ms,
+    fit_parallel,
+)
 from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Machine
 from tracelens.whatif.loader_observe import ObservedService
 
@@ -38,6 +55,8 @@ class LoaderCase:
     advice: model.Advice
     points: Mapping[int, float] = field(default_factory=dict)
     batches: int = 1  # batches that one step consumes; the model's unit is the batch
+    measured_ms: float = 0.0  # from one batch to the next, as recorded
+    noise: float = 0.0  # what could look like a gain of loading, relative
 
     @property
     def changes(self) -> dict[str, int | bool]:
@@ -72,16 +91,30 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
     cores, known = usable_cores(case.signals)
     ranks = max(case.analysis.tables.world_size or 1, 1)
     local = min(ranks, 8)
+    usable = max(cores / local if known and ranks > 1 else cores, 1.0)
     machine = Machine(
-        cores=max(cores / local if known and ranks > 1 else cores, 1.0),
+        cores=usable,
         busy_elsewhere=elsewhere(case, cores, settings),
         **hyper_threads(case.signals),
     )
-    batches = _batches(case)
+    batches, measured = batches_per_step(case), batch_ms(case, settings)
     consume = case.consume_ms() / batches
     if not case.analysis.has_gpu:
         # recorded beside others' load and the workers'; the model adds that load again
         consume = consume * float(machine.speed([threads(case) + workers_beside(case)])[0])
+    rest = consumer(case, consume, batches)
+    workers, used = settings.num_workers, float(np.mean(observed.cpu_ms)) / max(measured, 1e-9)
+    # computing in workers is known from either log
+    logged = observed.error is not None or (case.analysis.run_log is not None and case.analysis.has_gpu)
+    crowded = known and logged and is_crowded(case, usable, settings, used)
+    if crowded:
+        machine = replace(machine, busy_elsewhere=0.0)  # they are each other's rivals
+        rest |= {
+            "crowd": workers,
+            "host_relief": relieved(case, usable, workers, float(np.mean(consume)) * batches),
+            "main_cpu_ms": rest["main_cpu_ms"] * usable / (workers + 1),
+            "beside_workers": BESIDE,
+        }
     copied = case.signals.number("transfer.h2d_bytes")
     size = case.signals.number("load.batch_bytes") or (copied / batches if copied else None)
     service = float(np.mean(observed.cpu_ms + observed.wait_ms))
@@ -96,7 +129,7 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         bytes_per_batch=size,
         in_worker=observed.in_worker,
         prior=_handover(observed, size),
-    ).costs(wanted)
+    ).costs(wanted, HOST_GROWTH if case.analysis.has_gpu else OPERATOR_GROWTH)
     inputs = LoaderInputs(
         service_cpu_ms=observed.cpu_ms,
         service_wait_ms=observed.wait_ms,
@@ -105,9 +138,12 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         parallel=parallel,
         recorded_in_worker=observed.in_worker,
         recorded_running=observed.running,
+        held_ms=observed.held_ms,
+        service_error=observed.error,
+        slow_worker=observed.slow_worker,
         machine=machine,
         batches_per_epoch=epoch_batches(case),
-        **consumer(case, consume, batches),
+        **rest,
         **_starting(case),
     )
     if (
@@ -116,8 +152,13 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         and settings.num_workers
         and not settings.persistent_workers
     ):
-        inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, case.step_ms / batches))
-    limits = limits_of(case, machine.cores, size)
+        inputs = inputs.replace(epoch_ms=fit_epoch_ms(inputs, settings, measured))
+    held = bool(inputs.held_ms) and known and workers > usable
+    if held or (crowded and case.analysis.run_log is not None):
+        # more workers than cores: it is the cores that hold them up
+        inputs = fit_crowding(inputs.replace(held_ms=0.0), settings, measured)
+    reading = float(np.sum(observed.wait_ms)) / max(float(np.sum(observed.cpu_ms + observed.wait_ms)), 1e-9)
+    limits = limits_of(case, usable, size, reading)
     return LoaderCase(
         inputs,
         settings,
@@ -126,6 +167,8 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         needed(inputs, model.advise(inputs, settings, limits)),
         dict(points or {}),
         batches,
+        measured,
+        loading_noise(case),
     )
 
 
@@ -134,17 +177,6 @@ def _handover(observed: ObservedService, size: float | None) -> Prior | None:
     if not observed.in_worker or observed.collate_ms is None or not size:
         return None
     return collate_prior(observed.collate_ms, size)
-
-
-def _batches(case: Case) -> int:
-    """Batches that a step consumes: more than one where gradients are accumulated, or a step is a whole inference call."""
-    log = case.analysis.run_log
-    if log is not None and len(log.steps) and log.queue_depth.size:
-        return max(round(log.queue_depth.size / len(log.steps)), 1)
-    activity, (low, high) = case.analysis.activity, case.analysis.window
-    mine = activity.next_events & (activity.host.thread == activity.main_thread)
-    inside = mine & (activity.host.start >= low) & (activity.host.start < high)
-    return max(round(int(inside.sum()) / case.analysis.step_count), 1)
 
 
 def _settings(case: Case) -> LoaderSettings | None:

@@ -10,9 +10,17 @@ from tracelens.diagnose.advice.case import Case
 from tracelens.signals.deliveries import computing_beside, fetching_beside
 from tracelens.signals.signal import Signals
 from tracelens.whatif import loader_model as model
+from tracelens.whatif.graph import HOST_WORK, LOAD
 from tracelens.whatif.loader_fit import busy_elsewhere
-from tracelens.whatif.loader_inputs import LoaderSettings
+from tracelens.whatif.loader_inputs import LoaderSettings, main_slowdown
+from tracelens.whatif.replay import Scenario
 
+_FULL = 0.7  # of the cores: what a job gets of them that wants more than all
+_SLOWER = 1.1
+_READING, _UNSEEN = (
+    0.5,
+    2,
+)  # from this share of reading on: at most so many times the readers that storage was seen to serve
 ASSUMED_CORES = 8.0  # where nobody recorded how many: a small share of a training host
 
 
@@ -75,8 +83,52 @@ def consumer(case: Case, consume: np.ndarray, batches: int) -> dict[str, Any]:
     mean = float(np.mean(consume))
     if case.analysis.has_gpu:
         host = case.replayed.host_ms / batches if case.replayed is not None else mean
-        return {"main_cpu_ms": min(host, mean), "run_ahead": _run_ahead(case)}
+        return {
+            "main_cpu_ms": min(host, mean),
+            "host_share": host_share(case, mean * batches),
+            "run_ahead": _run_ahead(case),
+        }
     return {"main_cpu_ms": mean, "main_threads": threads(case), "run_ahead": 0}
+
+
+def host_share(case: Case, consume_ms: float) -> float:
+    """How much of a step with every batch ready grows with the host's own work: 0 where the GPU hides it, 1 where all."""
+    if case.replayed is None:
+        return 0.0
+    slower = Scenario("batches ready, host a tenth slower", _host_times(_SLOWER), loader=0.0, call=_SLOWER)
+    means = case.replayed.means([slower], later=case.rehearsal)
+    if means is None:
+        return 0.0
+    return float(np.clip((means[0] / 1e6 / consume_ms - 1) / (_SLOWER - 1), 0.0, 1.0))
+
+
+def relieved(case: Case, cores: float, workers: int, consume_ms: float) -> float:
+    """How much of a step with every batch ready goes once the main process shares its ``cores`` with no ``workers``."""
+    if case.replayed is None:
+        return 0.0
+    factor = 1 / main_slowdown(workers, cores)
+    alone = Scenario(f"batches ready, host work x {factor:.3f}", _host_times(factor), loader=0.0, call=factor)
+    means = case.replayed.means([alone], later=case.rehearsal)
+    return float(np.clip(1 - means[0] / 1e6 / consume_ms, 0.0, 1.0)) if means else 0.0
+
+
+def is_crowded(case: Case, cores: float, settings: LoaderSettings, used: float) -> bool:
+    """Whether far more workers than cores want these: ``used`` cores' worth of computing is what they get together.
+
+    What they want is that and the time in which they were runnable and had no core, where that was recorded.
+    """
+    main, log = case.signals.number("machine.main_cpu") or 0.0, case.analysis.run_log
+    wanted = used
+    if log is not None:
+        known = np.isfinite(log.fetches.cpu_ms) & np.isfinite(log.fetches.run_delay_ms)
+        computing, delay = log.fetches.cpu_ms[known].sum(), log.fetches.run_delay_ms[known].sum()
+        wanted *= 1.0 + float(delay) / max(float(computing), 1e-9)
+    return settings.num_workers + 1 >= 2 * cores and wanted + main >= _FULL * cores
+
+
+def _host_times(factor: float) -> tuple[tuple[int, float], ...]:
+    """All host work but loading, which is free, times a factor."""
+    return tuple((kind, 0.0 if kind == LOAD else factor) for kind in range(len(HOST_WORK)))
 
 
 def _run_ahead(case: Case) -> int:
@@ -110,7 +162,8 @@ def threads(case: Case) -> int:
     return int(np.clip(round(used / (1 - waiting)), 1, most))
 
 
-def limits_of(case: Case, cores: float, size: float | None) -> model.Limits:
+def limits_of(case: Case, cores: float, size: float | None, reading: float = 0.0) -> model.Limits:
+    """What the number of workers must respect. ``size``: bytes of a batch; ``reading``: share of making it that waits."""
     log = case.analysis.run_log
     host = case.analysis.host_log
     free = shm = rss = None
@@ -124,6 +177,16 @@ def limits_of(case: Case, cores: float, size: float | None) -> model.Limits:
         rss = float(np.median(grown)) if grown.size and (log.fetches.worker >= 0).any() else None
     kind = case.analysis.settings.get("dataset_kind")
     shards = bool(case.analysis.settings.get("shards")) if kind == "iterable" else None
+    workers = case.analysis.settings.get("num_workers")
+    readers = None
+    if isinstance(workers, int) and workers > 0 and reading >= _READING:
+        readers = _UNSEEN * workers
     return model.Limits(
-        cores=cores, ram_free=free, worker_rss=rss, shm_bytes=shm, bytes_per_batch=size or 0.0, shards=shards
+        readers=readers,
+        cores=cores,
+        ram_free=free,
+        worker_rss=rss,
+        shm_bytes=shm,
+        bytes_per_batch=size or 0.0,
+        shards=shards,
     )

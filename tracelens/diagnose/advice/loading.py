@@ -22,7 +22,7 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
     """The loader model's recommendations with their numbers, what it advises against, and its curve."""
     advice = loaded.advice
     rule = case.fired_load_rule
-    changes = advice.changes if rule is not None else {}
+    changes = advice.changes if rule is not None or limits_the_run(case, loaded) else {}
     following = case.next_bottleneck(LOADED)
     proposals = []
     before = advice.current
@@ -32,9 +32,12 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
             if len(changes) > 1
             else advice.advised
         )
-        gain, interval = anchored(case, before, alone, loaded.batches)
+        gain, interval = anchored(loaded.measured_ms, before, alone, case.replayed is not None)
         if name == "num_workers" or gain - 1 > WORTH:
-            stated, bounds = case.stated(gain, interval)
+            if loaded.limits.readers is not None:
+                # storage may be at its limit already: nothing recorded tells
+                interval = (min(interval[0], 1.0), interval[1])
+            stated, bounds = case.stated(gain, interval, loaded.noise)
             current = getattr(loaded.settings, name)
             if gain <= 1 + WORTH:
                 stated, bounds = None, None
@@ -47,7 +50,7 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
                         predicted_speedup=stated,
                         interval=bounds,
                         next_bottleneck=following,
-                        rule=rule or "load.too_few_workers",
+                        rule=rule or _rule(loaded, changes),
                         snippet=None,
                         basis="model",
                         why=_why(case, loaded, name, alone),
@@ -60,29 +63,48 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
     return proposals, declined, [_curve(loaded)]
 
 
+_WAITS = 0.03  # of a step spent waiting for data: from here on the rules count it
+
+
+def limits_the_run(case: Case, loaded: LoaderCase) -> bool:
+    """Whether loading costs something although no rule says which way: waits, or workers that crowd the training out."""
+    waiting = case.signals.number("load.saving_ms") or 0.0
+    return waiting >= _WAITS * case.step_ms or loaded.inputs.crowd > 0
+
+
+def _rule(loaded: LoaderCase, changes: Mapping[str, Any]) -> str:
+    fewer = changes.get("num_workers", loaded.settings.num_workers) < loaded.settings.num_workers
+    return "load.too_many_workers" if fewer else "load.too_few_workers"
+
+
 _FOREIGN = 0.2  # of a step: more than a model that describes this loader leaves unexplained
 
 
 def anchored(
-    case: Case, before: model.Prediction, after: model.Prediction, batches: int = 1
+    measured_ms: float, before: model.Prediction, after: model.Prediction, replayed: bool = False
 ) -> tuple[float, tuple[float, float]]:
-    """Speed-up and interval.
+    """Speed-up and interval; ``measured_ms``: today's time of a batch.
 
     A little time of a measured step that the model of today's settings does not explain shrinks with the rest, a fifth
     of it and more is something else and stays; the interval reaches from its staying to its going entirely. Where the
     model is slower than the measured step, the speed-up lies between its own and the one from the measured step.
+    ``replayed``: the rest of the step comes from a replay of all of it, which leaves nothing else; without workers
+    loading and the rest simply alternate, and what they take together is what was measured.
     """
     gain = before.speedup_to(after)
     low, high = model.speedup_interval(before, after)
-    per_batch = case.step_ms / batches
-    unexplained = per_batch - before.mean_ms
-    if per_batch > 0 and abs(unexplained) > 0.05 * per_batch:
-        stays = per_batch / max(after.mean_ms + unexplained, after.mean_ms / 2)
-        goes = per_batch / after.mean_ms
+    unexplained = measured_ms - before.mean_ms
+    if measured_ms <= 0:
+        return gain, (low, high)
+    goes = measured_ms / after.mean_ms
+    if replayed and before.settings.num_workers == 0:
+        return goes, (low / gain * min(gain, goes), high / gain * max(gain, goes))
+    if abs(unexplained) > 0.05 * measured_ms:
+        stays = measured_ms / max(after.mean_ms + unexplained, after.mean_ms / 2)
         low, high = low / gain * min(gain, stays, goes), high / gain * max(gain, stays, goes)
         if unexplained < 0:
             gain = math.sqrt(gain * goes)
-        elif unexplained > _FOREIGN * per_batch:
+        elif unexplained > _FOREIGN * measured_ms:
             gain = stays
     return gain, (low, high)
 
@@ -108,6 +130,7 @@ def _why(case: Case, loaded: LoaderCase, name: str, after: model.Prediction) -> 
 
 _REASONS = {
     "cores": "more would need cores that this process may not use",
+    "storage": "twice the readers that storage was seen to serve are as far as a prediction reaches; apply it and look again",
     "ram": "more workers would not fit into the free memory",
     "shm": "the batches waiting in /dev/shm would not fit",
     "shards": "the IterableDataset does not shard its samples: more workers would deliver duplicates",
@@ -171,7 +194,7 @@ def _more_cores(case: Case, loaded: LoaderCase, rule: str | None) -> list[Propos
     if best is None or best[0] < 1.05:
         return []
     gain, wider, found = best
-    stated, interval = case.stated(gain, model.speedup_interval(base, found))
+    stated, interval = case.stated(gain, model.speedup_interval(base, found), loaded.noise)
     return [
         Proposal(
             Recommendation(

@@ -23,7 +23,8 @@ _LOADER_ARGUMENTS = ("num_workers", "prefetch_factor", "persistent_workers", "pi
 def prescribe(case: Case, points: Mapping[int, float] | None = None) -> Advice:
     """All advice for a case. ``points``: measured loader speeds (ms a batch by num_workers)."""
     if case.replayed is not None:
-        _prescribe(replace(case, rehearsal=True), points)
+        starved = replace(case.starved, rehearsal=True) if case.starved is not None else None
+        _prescribe(replace(case, rehearsal=True, starved=starved), points)
     return _prescribe(case, points)
 
 
@@ -31,20 +32,21 @@ def _prescribe(case: Case, points: Mapping[int, float] | None) -> Advice:
     declined: list[Declined] = []
     curves: list[Curve] = []
     proposals: list[Proposal] = []
-    loaded = loader_case(case, points)
+    fed = case.starved or case
+    loaded = loader_case(fed, points)
     if isinstance(loaded, LoaderCase):
-        proposals, declined, curves = loader_proposals(case, loaded)
-    elif case.fired_load_rule in ("load.main_process", "load.too_few_workers"):
-        today = case.analysis.settings.get("num_workers")
+        proposals, declined, curves = loader_proposals(fed, loaded)
+    elif fed.fired_load_rule in ("load.main_process", "load.too_few_workers"):
+        today = fed.analysis.settings.get("num_workers")
         if isinstance(today, int) and today >= _START:
             # a starting value below today's is no remedy
             declined = [
                 Declined("num_workers", today, f"no number: {loaded}; tracelens tune finds the value")
             ]
         else:
-            proposals = [_unquantified(case, loaded)]
-    elif case.fired_load_rule == "load.worker_startup":
-        proposals = [_persistent(case)]
+            proposals = [_unquantified(fed, loaded)]
+    elif fed.fired_load_rule == "load.worker_startup":
+        proposals = [_persistent(fed)]
     if case.rehearsal:
         case.next_bottleneck(LOADED)
     more_workers = any(p.recommendation.parameter == "num_workers" for p in proposals)
@@ -152,12 +154,15 @@ def _plan(case: Case, proposals: Sequence[Proposal], loaded: LoaderCase | None) 
         for p in members
         if p.recommendation.parameter in ("num_workers", "prefetch_factor", "persistent_workers")
     ]
-    gain, interval = 1.0, (1.0, 1.0)
+    gain, interval, noise = 1.0, (1.0, 1.0), None
     if loading and loaded is not None:
         joint = (
-            loaded.with_consumption(case.consume_ms(likely)) if likely is not None else loaded.advice.advised
+            loaded.with_consumption(case.consume_ms(likely))
+            if likely is not None and case.starved is None
+            else loaded.advice.advised
         )
-        gain, interval = anchored(case, loaded.advice.current, joint, loaded.batches)
+        gain, interval = anchored(loaded.measured_ms, loaded.advice.current, joint, case.replayed is not None)
+        noise = loaded.noise
         following = case.next_bottleneck(merge(LOADED, likely) if likely is not None else LOADED)
     elif likely is not None:
         low, high = _joined([c.low for c in changes]), _joined([c.high for c in changes])
@@ -169,7 +174,7 @@ def _plan(case: Case, proposals: Sequence[Proposal], loaded: LoaderCase | None) 
         following = case.next_bottleneck(likely)
     else:
         following = case.next_bottleneck(None)
-    stated, bounds = case.stated(gain, interval)
+    stated, bounds = case.stated(gain, interval, noise)
     numbered = [p.recommendation for p in members if p.recommendation.predicted_speedup is not None]
     if loading and loaded is None and likely is None and len(numbered) == 1:
         # nothing to join: the one number there is, is the plan's

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tracelens.diagnose.advice.case import Case, Proposal
 from tracelens.diagnose.advice.sizing_cpu import main_memory, operator_time
 from tracelens.errors import InputError
 from tracelens.model import Curve, Declined, Memory, Recommendation
+from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.kernels import SMALL
 from tracelens.trace.tables import Device
 from tracelens.units import percent, size
 from tracelens.whatif import graph as g
@@ -19,6 +23,9 @@ from tracelens.whatif.scenarios import LOADED, merge
 
 _ALL_WORK = tuple((work, 0.0) for work in range(len(g.DEVICE_WORK)))
 _CALLED = 1.2  # a gain that only operators much too small promise; less is a matter of the model's taste
+_LARGER = (1.5, 2.0)  # times today's batch
+_SHORT_NS = 10_000  # a kernel that takes less takes as long for fewer samples
+_HIDDEN = 0.05  # of the time in kernels that were not recorded: beyond that step times at other sizes are anybody's guess
 _REASONS = {
     "starved": "the GPU waits for data: a larger batch only waits longer",
     "varying_shapes": "shapes vary from step to step, so memory does not follow the batch size",
@@ -133,6 +140,8 @@ def _memory(case: Case, batch: int | None) -> tuple[MemoryFit | None, float | No
     low = int(analysis.steps.begin[analysis.steps.first]) if analysis.steps.count else analysis.window[0]
     high = int(analysis.steps.end[analysis.steps.last]) if analysis.steps.count else analysis.window[1]
     steady = (times >= low) & (times <= high)
+    if not steady.any():
+        steady[:] = True  # of another window, which holds whole steps and nothing else
     if steady.sum() < 10:
         return None, capacity, peak
     peak = max(peak or 0.0, float(allocated[steady].max()))
@@ -166,6 +175,8 @@ def _time(case: Case, batch: int | None, feed_ms: float) -> TimeFit | None:
     """``feed_ms``: what the loader alone needs for a batch, 0 where that is unknown."""
     if batch is None or not case.analysis.has_gpu or case.replayed is None or not case.analysis.steps.count:
         return None
+    if case.replayed.graph.hidden.sum() > _HIDDEN * case.replayed.graph.recorded_ns:
+        return None  # kernels of CUDA graphs that were not recorded: nobody knows how they grow
     analysis = case.analysis
     device, steps = analysis.activity.device, analysis.steps
     kernels = np.flatnonzero(
@@ -179,22 +190,60 @@ def _time(case: Case, batch: int | None, feed_ms: float) -> TimeFit | None:
     duration = (device.end - device.start)[kernels] / 1e6
     one = np.flatnonzero(steps.owner[kernels] == steps.first + steps.steady // 2)
     sample = duration[one] if one.size else duration / steps.steady
-    optimizer = (
-        analysis.activity.optimizer.covers(
-            analysis.activity.host.start[np.maximum(device.launch[kernels[one]], 0)]
-        )
-        if one.size
-        else None
-    )
+    growing = grows(analysis, kernels)
     floor = case.speedups([merge(Scenario("launch", device=_ALL_WORK, copy_wait=False), LOADED)])
     floor_ms = case.step_ms / floor[0] if floor else 0.0
-    grows = ~optimizer & (sample >= 0.01) if optimizer is not None else None
     try:
-        return time_from_kernels(
-            float(batch), sample, grows=grows, launch_floor_ms=floor_ms, feed_ms_per_sample=feed_ms / batch
+        fit = time_from_kernels(
+            float(batch),
+            sample,
+            grows=growing[one] if one.size else growing,
+            launch_floor_ms=floor_ms,
+            feed_ms_per_sample=feed_ms / batch,
         )
     except InputError:
         return None
+    if case.replayed.few:
+        return fit  # one or two steps are replayed as recorded, and hold what was queued before them
+    gains = case.speedups([_larger(case, kernels, growing, ratio) for ratio in _LARGER])
+    if gains is None:
+        return fit
+    points = [(batch * ratio, case.step_ms / gain) for ratio, gain in zip(_LARGER, gains, strict=True)]
+    return replace(fit, points=((float(batch), case.step_ms), *points))
+
+
+def grows(analysis: RankAnalysis, kernels: np.ndarray) -> np.ndarray:
+    """Which of these device activities have work that grows with the batch.
+
+    Not an optimizer's; not those that leave most of the GPU idle, which have room for twice the samples; not those so
+    short that launching them is what they take.
+    """
+    device = analysis.activity.device
+    started = analysis.activity.host.start[np.maximum(device.launch[kernels], 0)]
+    optimizer = analysis.activity.optimizer.covers(started)
+    small = analysis.kernels.limit[kernels] == SMALL
+    long = (device.end - device.start)[kernels] >= _SHORT_NS
+    return np.asarray(~optimizer & ~small & long, dtype=bool)
+
+
+def _larger(case: Case, kernels: np.ndarray, growing: np.ndarray, ratio: float) -> Scenario:
+    """A batch ``ratio`` times as large: its kernels, its copies, its conversion on the host and its loading grow."""
+    assert case.replayed is not None
+    graph, device = case.replayed.graph, case.analysis.activity.device
+    names = case.analysis.tables.names
+    spent = (device.end - device.start)[kernels].astype(np.float64)
+    total = np.bincount(device.name[kernels], weights=spent, minlength=len(names))
+    grown = np.bincount(device.name[kernels], weights=spent * growing, minlength=len(names))
+    # the same kernel may belong to the model here and to the optimizer there
+    share = np.divide(grown, total, out=np.zeros_like(total), where=total > 0)[graph.names]
+    share[np.isin(graph.work, (g.H2D, g.D2H_BULK))] = 1.0
+    share[np.isin(graph.work, (g.COMMUNICATION, g.D2H_SMALL))] = 0.0
+    return Scenario(
+        f"batch x {ratio}",
+        host=((g.LOAD, ratio), (g.CAST, ratio)),
+        loader=ratio,
+        durations=graph.duration * (1.0 + (ratio - 1.0) * share),
+    )
 
 
 def _varying(case: Case) -> bool:
