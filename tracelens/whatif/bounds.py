@@ -56,13 +56,13 @@ def bounds(analysis: RankAnalysis) -> WhatIfs:
     if not analysis.has_gpu:
         # without a GPU, freeing cpu frees loading and stalls while operators stay (design section 5)
         step_ms = float(analysis.plain_ms.mean()) if analysis.has_step_log else step_ms
-        idle = step_ms * (shares["load"] + shares["host"])
-        saving["cpu"] = idle
+        waiting = shares["load"] + shares["host"]
         if not expects_gpu(analysis):
             saving |= {"h2d_copy": 0.0, "communication": 0.0, "gpu": 0.0}
         elif (used := _utilization(analysis)) is not None:
             # of the GPU's own work only its log tells: that remains
-            saving["cpu"] = min(idle, step_ms * (1 - used))
+            waiting = min(waiting, 1 - used)
+        saving["cpu"] = step_ms * waiting
         return WhatIfs(step_ms, saving, "bound")
     if not (analysis.activity.device.launch >= 0).any():
         # nothing but GPU work was recorded: what it waits for may all be the host, and whether anything waits for it

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tracelens.whatif.graph import COMMUNICATION, DISPATCH, LAUNCH, LOAD, NEXT, PROFILER, UNKNOWN, Graph
+from tracelens.whatif.graph import COMMUNICATION, COPY, DISPATCH, LAUNCH, LOAD, NEXT, PROFILER, UNKNOWN, Graph
 
 Floats = NDArray[np.float64]
 _NEVER = -1e18
@@ -27,7 +27,7 @@ class Scenario:
 
     ``sync``/``copy_wait``: whether ``.item()``-like waits and copy calls still block; ``loader``: factor on loader
     waits (0: batches always lie ready); ``latency``: factor on launch latency and gaps between kernels.
-    ``durations``: replaces activity durations (ns).
+    ``copy_calls``: factor on the copy calls' own cost. ``durations``: replaces activity durations (ns).
     """
 
     name: str
@@ -37,6 +37,7 @@ class Scenario:
     copy_wait: bool = True
     loader: float = 1.0
     call: float = 1.0
+    copy_calls: float = 1.0
     durations: Floats | None = field(default=None, compare=False)
 
 
@@ -215,6 +216,7 @@ def _weights(graph: Graph, scenarios: Sequence[Scenario]) -> tuple[Floats, Float
         # what a ``next`` costs beside its wait stays where batches are merely ready earlier
         own = host.copy()
         own[LOAD] = 1.0
+        own[COPY] *= [scenario.copy_calls for scenario in scenarios]
         call *= own[graph.call_work]
     return graph.gap @ host, call, duration * device[graph.work]
 
