@@ -63,6 +63,12 @@ def batch_proposals(
         advice.max_safe,
     )
     curves = [] if starved else [_curve(advice)]
+    if advice.suggested is not None and case.cause == "host.periodic_stall":
+        # they come every so many steps: larger steps hide them, and they stay as long as they are
+        reason = (
+            "what stops the host now and then is not a matter of the batch: it would only come less often"
+        )
+        return [], [Declined("batch_size", advice.suggested, reason)], curves, memory
     if advice.suggested is None:
         return (
             [],
