@@ -13,7 +13,7 @@ from tracelens.diagnose.advice.case import WAITS, WORTH, Case, Proposal
 from tracelens.diagnose.advice.loader_case import LoaderCase
 from tracelens.diagnose.advice.loader_machine import ASSUMED_CORES
 from tracelens.model import Curve, Declined, Recommendation
-from tracelens.units import milliseconds, ratio
+from tracelens.units import milliseconds, percent, ratio
 from tracelens.whatif import loader_model as model
 from tracelens.whatif.scenarios import LOADED
 
@@ -133,13 +133,26 @@ _REASONS = {
 }
 
 
+def _held(loaded: LoaderCase) -> str:
+    inputs, workers = loaded.inputs, loaded.settings.num_workers
+    work = float(np.mean(inputs.service_cpu_ms + inputs.service_wait_ms))
+    share = work / max(workers * inputs.held_ms, 1e-9)
+    return (
+        f"the workers are waited for, yet they compute and read for only {percent(share)} of the time: what holds them up "
+        "(a quota, handing batches over, a remote store) was not recorded, and more of them need not help; tracelens tune "
+        "finds out"
+    )
+
+
 def _declined(case: Case, loaded: LoaderCase, changes: Mapping[str, Any]) -> list[Declined]:
     found = []
     advice, today = loaded.advice, loaded.settings.num_workers
     if "num_workers" not in changes:
         best = advice.curve.best
         gain = advice.current.speedup_to(best)
-        if case.fired_load_rule is None:
+        if loaded.inputs.held_ms:
+            reason = _held(loaded)
+        elif case.fired_load_rule is None and not waits(case):
             saved = milliseconds(case.signals.number("load.saving_ms"))
             reason = f"the loader limits nothing: loading free would save {saved} a step"
         elif advice.limited_by in _REASONS:
@@ -150,9 +163,12 @@ def _declined(case: Case, loaded: LoaderCase, changes: Mapping[str, Any]) -> lis
                 f"which gains {ratio(advice.current.speedup_to(advice.advised))} with today's number"
             )
         else:
-            reason = (
-                f"the best value ({best.settings.num_workers}) gains {ratio(gain)}, less than {WORTH:.0%}"
+            short = (
+                "no more than its prediction may be wrong by"
+                if gain > 1 + WORTH
+                else f"less than {WORTH:.0%}"
             )
+            reason = f"the best value ({best.settings.num_workers}) gains {ratio(gain)}, {short}"
         found.append(
             Declined(
                 "num_workers",
