@@ -213,6 +213,15 @@ def test_no_number_of_workers_gets_below_what_holds_them_up() -> None:
     assert predict(held, LoaderSettings()).mean_ms == pytest.approx(50.0)
 
 
+def test_without_workers_the_main_process_pins_the_batches() -> None:
+    pinning = inputs(40.0, consume=10.0, pin_ms=1.0, main_pin_ms=5.0)
+    for pin, took in ((True, 56.0), (False, 50.0)):
+        assert predict(pinning, LoaderSettings(pin_memory=pin)).mean_ms == pytest.approx(took)
+    assert predict(pinning, LoaderSettings(num_workers=1, pin_memory=True)).mean_ms == pytest.approx(
+        40.0, rel=0.02
+    )
+
+
 def test_one_slow_worker_delivers_in_its_own_time_whatever_the_others_do() -> None:
     slow = inputs(20.0, consume=1.0, slow_worker=4.0)
     for workers in (1, 2, 4):

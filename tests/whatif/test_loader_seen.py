@@ -35,9 +35,13 @@ def test_waits_are_told_from_handing_over() -> None:
 
 
 def test_starved_is_whom_every_round_of_workers_keeps_waiting() -> None:
-    assert always_starved([True, False, False, True, False, False, True], 3)
-    assert not always_starved([True, False, False, False, False, False, True], 3)
-    assert always_starved([True, True], 8)
+    assert always_starved([9.0, 0.0, 0.0, 8.0, 0.0, 0.0, 9.0], 3)
+    assert not always_starved([9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 9.0], 3)
+    assert always_starved([5.0, 5.0], 8)
+    # below what counts as a wait
+    assert not always_starved([0.1, 0.1, 0.1, 0.1], 2, least=0.2)
+    # one late batch does most of the waiting
+    assert not always_starved([0.5, 0.5, 40.0, 0.5, 0.5, 0.5, 0.5, 0.5], 2, least=0.2)
 
 
 def test_busy_workers_take_as_long_as_the_waits_show() -> None:

@@ -68,6 +68,8 @@ class Prior:
 # 0.2 in the receiver: real hardware weighs more, its geometric mean being 0.1.
 TENSOR_MAIN_MS_PER_MB, TENSOR_MAIN_SPREAD = 0.12, 0.6
 TENSOR_RATIO, TENSOR_RATIO_SPREAD = 0.5, 0.5
+# Copying a batch to pinned memory: 8 GB/s, what one thread copies. With workers a thread of its own does it.
+PIN_MS_PER_MB = 0.12
 # Anything else (lists of arrays, dictionaries of objects) is pickled through one pipe. The receiver reads into a new
 # buffer and unpickles into another, both with page faults. A thread of the worker writes meanwhile; the worker itself
 # is held up by one copy, so by about half. Measured as above with lists of arrays: 0.63 to 0.85 ms/MB of CPU time in

@@ -130,7 +130,8 @@ class LoaderInputs:
     ``parallel``: what workers add; see ``loader_fit``. ``recorded_in_worker``: the service times were taken
     in workers, so that ``worker_ms`` is already in them. ``recorded_running``: threads that ran on average
     while recording, for which CPU time is corrected.
-    ``pin_ms``: copying a batch to pinned memory. ``held_ms``: ms a batch that workers stay above, however many,
+    ``pin_ms``: copying a batch to pinned memory; ``main_pin_ms``: what that adds where the main process does it, for
+    want of workers. ``held_ms``: ms a batch that workers stay above, however many,
     because something unrecorded held them up while they were waited for; 0 where nothing did. ``service_error``:
     relative standard error of the mean service time; None: that of the recorded values. ``beside_workers``: cores
     that the job's other threads take where it has workers, at most half of them. ``slow_worker``: how many times
@@ -155,6 +156,7 @@ class LoaderInputs:
     recorded_in_worker: bool = False
     recorded_running: float = 1.0
     pin_ms: float = 0.0
+    main_pin_ms: float = 0.0
     held_ms: float = 0.0
     service_error: float | None = None
     beside_workers: float = 0.0

@@ -356,7 +356,7 @@ def _costs(
         cpu=cpu.tolist(),
         consume=_shortened(inputs, stretch, spared),
         receive=scenario.main_ms if workers else 0.0,
-        pin=inputs.pin_ms if settings.pin_memory else 0.0,
+        pin=(inputs.pin_ms + (0.0 if workers else inputs.main_pin_ms)) if settings.pin_memory else 0.0,
         main_cpu=main_cpu,
         speed=(speed / recorded[1]).tolist(),
         streams=math.inf if machine.storage_streams is None else machine.storage_streams,

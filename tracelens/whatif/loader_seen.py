@@ -49,16 +49,17 @@ def waited_for(next_ms: npt.ArrayLike, batch_ms: float) -> npt.NDArray[np.bool_]
     return spans > (quick if quick < HANDOVER_MS else 0.0) + max(0.05 * batch_ms, 0.2)
 
 
-def always_starved(waits: npt.ArrayLike, num_workers: int) -> bool:
-    """Whether no batch was ever ready early: of any ``num_workers`` steps in a row one at least had to wait.
+def always_starved(waits: npt.ArrayLike, num_workers: int, least: float = 0.0) -> bool:
+    """Whether no batch was ever ready early: any ``num_workers`` steps in a row had to wait, and about as long as others.
 
-    ``waits``: which steps found their consumer (the GPU) idle for want of data. Workers that run in step deliver in
-    bursts of ``num_workers``; a tenth of the rounds may pass without a wait.
+    ``waits``: how long each step found its consumer (the GPU) idle for want of data; above ``least`` it counts. Workers
+    that run in step deliver in bursts of ``num_workers``; a tenth of the rounds may pass without a wait. Where a few
+    rounds do most of the waiting it is a few batches that are late.
     """
-    mask = np.atleast_1d(np.asarray(waits, dtype=bool)).astype(np.int64)
-    length = min(max(num_workers, 1), len(mask))
-    rounds = np.convolve(mask, np.ones(length, dtype=np.int64), mode="valid")
-    return bool(np.mean(rounds > 0) >= 0.9)
+    lengths = np.atleast_1d(np.asarray(waits, dtype=np.float64))
+    ones = np.ones(min(max(num_workers, 1), len(lengths)))
+    rounds = np.convolve(np.where(lengths > least, lengths, 0.0), ones, mode="valid")
+    return bool(np.mean(rounds > 0) >= 0.9 and np.median(rounds) >= 0.5 * np.mean(rounds))
 
 
 def divided(

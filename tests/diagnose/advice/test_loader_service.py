@@ -114,6 +114,16 @@ def test_loading_without_a_rule_of_its_own_is_advised_on_where_it_waits(tmp_path
     assert workers.predicted_speedup == pytest.approx(15.2 / 5.2, rel=0.05)
 
 
+def test_held_up_workers_are_not_advised_on_and_the_reason_says_so(tmp_path: Path) -> None:
+    case = bursts(tmp_path, [[40.0, 40.0]] * 3)
+    loaded = loader_case(case)
+    assert not isinstance(loaded, str)
+    proposals, declined, _ = loader_proposals(case, loaded)
+    assert "num_workers" not in [p.recommendation.parameter for p in proposals]
+    (reason,) = (d.reason for d in declined if d.parameter == "num_workers")
+    assert "only 40 % of the time" in reason
+
+
 @pytest.mark.parametrize(("load", "crowd"), [(20.0, False), (95.0, True)])
 def test_workers_crowd_the_training_out_where_they_keep_few_cores_busy(
     tmp_path: Path, load: float, crowd: bool

@@ -170,7 +170,7 @@ def run(name: str) -> Result:
     [
         ("too_few_workers", "load.too_few_workers", "num_workers"),
         ("worker_startup", "load.worker_startup", "persistent_workers"),
-        ("periodic_stall", "host.periodic_stall", "batch_size"),
+        ("periodic_stall", "host.periodic_stall", None),
         ("cpu_training", "host.python", "batch_size"),
     ],
 )

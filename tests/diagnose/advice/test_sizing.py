@@ -67,3 +67,13 @@ def test_kernels_that_were_not_recorded_leave_other_sizes_unknown(tmp_path: Path
     dark = dataclasses.replace(case, replayed=dataclasses.replace(case.replayed, feeds=(unseen,)))
     assert _time(dark, 32, 0.0) is None
     assert _time(case, 32, 0.0) is not None
+
+
+@pytest.mark.parametrize(("waiting", "known"), [(0.1, True), (2.0, False)])
+def test_a_rank_that_waits_for_a_late_one_says_nothing_of_other_sizes(
+    tmp_path: Path, waiting: float, known: bool
+) -> None:
+    case = job(tmp_path, wait=True)
+    case.signals.add("communication.waiting_ms", waiting, "ms", "all ranks")
+    assert case.step_ms > 5.0
+    assert (_time(case, 32, 0.0) is not None) is known

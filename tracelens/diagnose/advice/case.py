@@ -19,6 +19,7 @@ from tracelens.whatif.scenarios import CLASSES, LOADED, RankReplay, merge
 from tracelens.whatif.stats import block_error
 
 _REHEARSED = 1.5  # any gain that no branch gives up on
+WAITS = 0.03  # of a step spent waiting for data: from here on the rules count it
 WORTH = 0.02  # a change that gains less is not recommended (design section 7)
 
 

@@ -129,7 +129,7 @@ def _starved(case: Case, settings: LoaderSettings) -> bool:
     ):
         return False
     waits, durations = _step_waits(case)
-    return always_starved(waits > max(0.05 * float(np.mean(durations)), 0.2e6), settings.num_workers)
+    return always_starved(waits, settings.num_workers, max(0.05 * float(np.mean(durations)), 0.2e6))
 
 
 def _step_waits(case: Case) -> tuple[np.ndarray, np.ndarray]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.diagnose.advice.case import WORTH, Case, Proposal
+from tracelens.diagnose.advice.case import WAITS, WORTH, Case, Proposal
 from tracelens.diagnose.advice.loader_case import LoaderCase
 from tracelens.diagnose.advice.loader_machine import ASSUMED_CORES
 from tracelens.model import Curve, Declined, Recommendation
-from tracelens.units import milliseconds, ratio
+from tracelens.units import milliseconds, percent, ratio
 from tracelens.whatif import loader_model as model
 from tracelens.whatif.scenarios import LOADED
 
@@ -22,7 +22,7 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
     """The loader model's recommendations with their numbers, what it advises against, and its curve."""
     advice = loaded.advice
     rule = case.fired_load_rule
-    changes = advice.changes if rule is not None or limits_the_run(case, loaded) else {}
+    changes = advice.changes if rule is not None or waits(case) or loaded.inputs.crowd else {}
     following = case.next_bottleneck(LOADED)
     proposals = []
     before = advice.current
@@ -34,8 +34,8 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
         )
         gain, interval = anchored(loaded.measured_ms, before, alone, case.replayed is not None)
         if name == "num_workers" or gain - 1 > WORTH:
-            if loaded.limits.readers is not None:
-                # storage may be at its limit already: nothing recorded tells
+            if loaded.limits.readers is not None or (loaded.inputs.crowd and not waits(case)):
+                # storage may be at its limit already, workers that nobody waits for may be idle: nothing recorded tells
                 interval = (min(interval[0], 1.0), interval[1])
             stated, bounds = case.stated(gain, interval, loaded.noise)
             current = getattr(loaded.settings, name)
@@ -63,13 +63,9 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
     return proposals, declined, [_curve(loaded)]
 
 
-_WAITS = 0.03  # of a step spent waiting for data: from here on the rules count it
-
-
-def limits_the_run(case: Case, loaded: LoaderCase) -> bool:
-    """Whether loading costs something although no rule says which way: waits, or workers that crowd the training out."""
-    waiting = case.signals.number("load.saving_ms") or 0.0
-    return waiting >= _WAITS * case.step_ms or loaded.inputs.crowd > 0
+def waits(case: Case) -> bool:
+    """Whether steps wait for data although no rule says why."""
+    return (case.signals.number("load.saving_ms") or 0.0) >= WAITS * case.step_ms
 
 
 def _rule(loaded: LoaderCase, changes: Mapping[str, Any]) -> str:
@@ -137,13 +133,26 @@ _REASONS = {
 }
 
 
+def _held(loaded: LoaderCase) -> str:
+    inputs, workers = loaded.inputs, loaded.settings.num_workers
+    work = float(np.mean(inputs.service_cpu_ms + inputs.service_wait_ms))
+    share = work / max(workers * inputs.held_ms, 1e-9)
+    return (
+        f"the workers are waited for, yet they compute and read for only {percent(share)} of the time: what holds them up "
+        "(a quota, handing batches over, a remote store) was not recorded, and more of them need not help; tracelens tune "
+        "finds out"
+    )
+
+
 def _declined(case: Case, loaded: LoaderCase, changes: Mapping[str, Any]) -> list[Declined]:
     found = []
     advice, today = loaded.advice, loaded.settings.num_workers
     if "num_workers" not in changes:
         best = advice.curve.best
         gain = advice.current.speedup_to(best)
-        if case.fired_load_rule is None:
+        if loaded.inputs.held_ms:
+            reason = _held(loaded)
+        elif case.fired_load_rule is None and not waits(case):
             saved = milliseconds(case.signals.number("load.saving_ms"))
             reason = f"the loader limits nothing: loading free would save {saved} a step"
         elif advice.limited_by in _REASONS:
@@ -154,9 +163,12 @@ def _declined(case: Case, loaded: LoaderCase, changes: Mapping[str, Any]) -> lis
                 f"which gains {ratio(advice.current.speedup_to(advice.advised))} with today's number"
             )
         else:
-            reason = (
-                f"the best value ({best.settings.num_workers}) gains {ratio(gain)}, less than {WORTH:.0%}"
+            short = (
+                "no more than its prediction may be wrong by"
+                if gain > 1 + WORTH
+                else f"less than {WORTH:.0%}"
             )
+            reason = f"the best value ({best.settings.num_workers}) gains {ratio(gain)}, {short}"
         found.append(
             Declined(
                 "num_workers",

@@ -52,7 +52,10 @@ def _prescribe(case: Case, points: Mapping[int, float] | None) -> Advice:
     more_workers = any(p.recommendation.parameter == "num_workers" for p in proposals)
     copies, no_copies = copy_proposals(case, more_workers)
     feed = loaded.feed_ms if isinstance(loaded, LoaderCase) else 0.0
-    starved = case.bottleneck == "cpu" and (case.cause or "").startswith("load.")
+    # a rank that waits for one that waits for data is starved too
+    starved = case.starved is not None or (
+        case.bottleneck == "cpu" and (case.cause or "").startswith("load.")
+    )
     batches, no_batches, batch_curves, memory = batch_proposals(case, starved, feed)
     proposals += copies + batches + code_proposals(case)
     declined += no_copies + no_batches

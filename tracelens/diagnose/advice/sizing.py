@@ -25,7 +25,9 @@ _ALL_WORK = tuple((work, 0.0) for work in range(len(g.DEVICE_WORK)))
 _CALLED = 1.2  # a gain that only operators much too small promise; less is a matter of the model's taste
 _LARGER = (1.5, 2.0)  # times today's batch
 _SHORT_NS = 10_000  # a kernel that takes less takes as long for fewer samples
-_HIDDEN = 0.05  # of the time in kernels that were not recorded: beyond that step times at other sizes are anybody's guess
+# of the time in kernels that were not recorded, or in waiting for another rank: beyond that step times at other sizes are
+# anybody's guess
+_HIDDEN = 0.05
 _REASONS = {
     "starved": "the GPU waits for data: a larger batch only waits longer",
     "varying_shapes": "shapes vary from step to step, so memory does not follow the batch size",
@@ -66,6 +68,12 @@ def batch_proposals(
         advice.max_safe,
     )
     curves = [] if starved else [_curve(advice)]
+    if advice.suggested is not None and case.cause == "host.periodic_stall":
+        # they come every so many steps: larger steps hide them, and they stay as long as they are
+        reason = (
+            "what stops the host now and then is not a matter of the batch: it would only come less often"
+        )
+        return [], [Declined("batch_size", advice.suggested, reason)], curves, memory
     if advice.suggested is None:
         return (
             [],
@@ -177,6 +185,8 @@ def _time(case: Case, batch: int | None, feed_ms: float) -> TimeFit | None:
         return None
     if case.replayed.graph.hidden.sum() > _HIDDEN * case.replayed.graph.recorded_ns:
         return None  # kernels of CUDA graphs that were not recorded: nobody knows how they grow
+    if (case.signals.number("communication.waiting_ms") or 0.0) > _HIDDEN * case.step_ms:
+        return None  # another rank sets the pace, and this trace does not show by what
     analysis = case.analysis
     device, steps = analysis.activity.device, analysis.steps
     kernels = np.flatnonzero(
