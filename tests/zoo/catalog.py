@@ -59,7 +59,7 @@ ZOO: tuple[Job, ...] = (
     Job("heavy_collate", ("load.collate_ipc",), switch="--by-row"),
     Job("large_batches", ("load.collate_ipc",), switch="--as-bytes", steps=80),
     Job("epoch_respawn", ("load.worker_startup",), ("persistent_workers=true",), steps=160),
-    Job("too_many_workers", ("load.too_many_workers",), _workers(2), sweep=_workers(0, 1, 2, 4, 16)),
+    Job("too_many_workers", ("load.too_many_workers",), _workers(2), steps=240, sweep=_workers(0, 1, 2, 4, 8)),
     Job("tiny_batch", ("host.cpu_compute", "host.launch_bound", "host.python"), ("batch_size=32",), steps=160),
     Job("item_harmless", ("host.cpu_compute",), switch="--no-item", gain="same", steps=160),
     Job("item_harmful", ("host.python", "host.launch_bound", "host.cpu_compute"), switch="--vectorised", steps=240),

@@ -24,6 +24,7 @@ from tracelens.signals.runsteps import corrected_shares, run_signals
 from tracelens.signals.signal import Signals, Value
 from tracelens.signals.transfer import transfer_signals
 
+_MOSTLY = 0.3  # of a step: a loader that is waited for longer is the limit, whatever of it is
 _FEW_STALL = 0.55  # of the steps: where no more of them wait, it is not for the loader's mean rate
 
 
@@ -220,6 +221,15 @@ def _workers(mode: Value | None, worker: float | None, out: Signals) -> None:
         "trace" if behind is None else "loader log",
         "neither the loader log nor two steps show it",
     )
+    late, waiting, step = (
+        out.number("load.wait_in_handover"),
+        out.number("load.saving_ms"),
+        out.number("steps.mean_ms"),
+    )
+    in_time: bool | None = None
+    if late is not None and waiting is not None and step is not None:
+        in_time = late >= 0.5 and waiting < _MOSTLY * step
+    out.add("load.made_in_time", in_time, None, "loader log", "the loader log does not show it")
     recorded = out.value("load.handover_share") is not None
     out.add(
         "load.handover_limited",

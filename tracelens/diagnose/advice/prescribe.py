@@ -107,6 +107,30 @@ def _unquantified(case: Case, reason: str) -> Proposal:
     )
 
 
+def _fewer(case: Case, today: int) -> Proposal | None:
+    """As many workers as cores, where more get in each other's way: how much that costs no model of theirs tells."""
+    usable = case.signals.number("machine.usable_cores")
+    if case.fired_load_rule != "load.too_many_workers" or not usable or today <= usable:
+        return None
+    workers = max(int(usable), 1)
+    return Proposal(
+        Recommendation(
+            parameter="num_workers",
+            current=today,
+            suggested=workers,
+            predicted_speedup=None,
+            interval=None,
+            next_bottleneck=case.next_bottleneck(LOADED),
+            rule="load.too_many_workers",
+            snippet=None,
+            basis=None,
+            why="No number: what locks, caches and memory cost among so many workers shows only with fewer of them; "
+            f"{workers}, one a core, is where to start, and tracelens tune finds the value.",
+            set_flag=f"--set num_workers={workers}",
+        )
+    )
+
+
 def _persistent(case: Case) -> Proposal:
     """Workers that outlive an epoch, where only the epochs' first steps are known: they then cost what others do."""
     epoch = case.signals.number("load.epoch_start_ms") or 0.0
