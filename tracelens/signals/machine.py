@@ -111,7 +111,10 @@ def _sampled(log: HostLog, out: Signals, rank: int | None) -> None:
     out.add("machine.main_cpu", _scaled(_mean(main.cpu_percent)), "cores", LOG)
     out.add("machine.main_threads", _mean(main.num_threads), "count", LOG)
     counts = np.bincount(workers.row, minlength=len(log)) if len(workers) else np.zeros(len(log))
-    out.add("machine.workers", float(np.median(counts)) if len(processes) else None, "count", LOG)
+    # new processes are looked for now and then only, so that the first samples of a worker's life miss it
+    seen = counts[counts > 0]
+    number = float(np.median(seen)) if seen.size else 0.0
+    out.add("machine.workers", number if len(processes) else None, "count", LOG)
     out.add(
         "machine.worker_cpu", _scaled(_mean(workers.cpu_percent)), "cores", LOG, "no worker process was seen"
     )

@@ -243,7 +243,7 @@ def _workers(log: RunLog, made: Fetches, out: Signals) -> None:
     cpu = made.cpu_ms[np.isfinite(made.cpu_ms)]
     if cpu.size and out.value("machine.worker_cpu") is None:
         out.add("machine.worker_cpu", min(float(cpu.sum()) / (span * workers), 1.0), "cores", LOADER)
-    if out.value("machine.workers") is None:
+    if not out.value("machine.workers"):
         out.add("machine.workers", float(workers), "count", LOADER)
     found = _waited(log, made, workers)
     if found is not None and found.wait.size >= _FEW:

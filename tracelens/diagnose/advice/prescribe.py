@@ -36,6 +36,10 @@ def _prescribe(case: Case, points: Mapping[int, float] | None) -> Advice:
     loaded = loader_case(fed, points)
     if isinstance(loaded, LoaderCase):
         proposals, declined, curves = loader_proposals(fed, loaded)
+        fewer = _fewer(case, loaded.settings.num_workers)
+        if fewer is not None and not any(p.recommendation.parameter == "num_workers" for p in proposals):
+            proposals.append(fewer)
+            declined = [d for d in declined if d.parameter != "num_workers"]
     elif fed.fired_load_rule in ("load.main_process", "load.too_few_workers"):
         today = fed.analysis.settings.get("num_workers")
         if isinstance(today, int) and today >= _START:
