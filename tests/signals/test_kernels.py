@@ -290,6 +290,21 @@ def test_kernels_from_before_the_recording_take_the_class_of_the_same_kernel(tmp
     assert "kernel family (33% of kernel time)" in found.source
 
 
+def test_a_window_without_shapes_takes_the_classes_of_one_with_them(tmp_path: Path) -> None:
+    shaped = Shaped()
+    shaped.run("aten::mm", [[65536, 64], [64, 16]], [(GEMM, 40)], grid=[77, 1, 1])
+    window = shaped.activity(tmp_path / "shapes")
+    known = kernels.known_kernels(window, classify(window))
+    lean = Trace()
+    for index, blocks in enumerate((77, 500)):
+        lean.launch(1000 + 10 * index, GEMM, 2000 + 100 * index, 2080 + 100 * index, grid=[blocks, 1, 1])
+    activity = lean.activity(tmp_path / "lean")
+    found = classify(activity, known=known)
+    assert [kernels.LIMITS[c] for c in found.limit.tolist()] == ["memory", "arithmetic"]
+    assert found.basis.tolist() == [kernels.SAME_KERNEL, kernels.FAMILY]
+    assert classify(activity).basis.tolist() == [kernels.FAMILY] * 2
+
+
 def test_without_shapes_families_and_unknown(tmp_path: Path) -> None:
     trace = Trace()
     for index, name in enumerate((GEMM, POINTWISE, "my_own_kernel_v3")):

@@ -14,7 +14,9 @@ from tracelens.ingest.discover import RankInput, RunInput
 from tracelens.ingest.gpu_log import read_gpu_log
 from tracelens.ingest.host_jsonl import read_host_log
 from tracelens.ingest.tables import GpuLog, HostLog
+from tracelens.signals.activity import Activity
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.kernels import KnownKernels, classify, known_kernels
 from tracelens.trace.reader import read_trace
 from tracelens.trace.tables import TraceTables
 
@@ -38,12 +40,14 @@ def load_run(run: RunInput) -> LoadedRun:
         if found is None:
             continue
         tables, name = found
-        if given.run_log is not None and not len(tables.memory):
-            tables = _with_memory(tables, name, given)
+        known: KnownKernels | None = None
+        if given.run_log is not None:
+            tables, known = _other_window(tables, name, given)
         number = given.rank if given.rank is not None else tables.rank
         if number is None and len(run.ranks) > 1:
             number = position
-        ranks.append(_with_logs(tables, name, given, number, notes))
+        analysis = _with_logs(tables, name, given, number, notes)
+        ranks.append(dataclasses.replace(analysis, known_kernels=known))
     logged = any(given.run_log is not None and len(given.run_log.steps) for given in run.ranks)
     if not ranks and failures and not logged:
         raise failures[0]
@@ -63,18 +67,26 @@ def _tables(given: RankInput, notes: list[str], failures: list[InputError]) -> t
     return None
 
 
-def _with_memory(tables: TraceTables, name: str, given: RankInput) -> TraceTables:
-    """The tables with the allocator's events of another window of the run: the timing window is recorded without."""
+def _other_window(
+    tables: TraceTables, name: str, given: RankInput
+) -> tuple[TraceTables, KnownKernels | None]:
+    """What the timing window is recorded without, from another one: the allocator's events, and by the operators' shapes
+    what limits each kernel."""
+    known: KnownKernels | None = None
     for path in given.traces:
-        if path.name == name:
+        lacks_shapes = known is None and not tables.shapes and bool(len(tables.device))
+        if path.name == name or not (lacks_shapes or not len(tables.memory)):
             continue
         try:
-            memory = read_trace(path).memory
+            other = read_trace(path)
         except InputError:
             continue
-        if len(memory):
-            return dataclasses.replace(tables, memory=memory)
-    return tables
+        if len(other.memory) and not len(tables.memory):
+            tables = dataclasses.replace(tables, memory=other.memory)
+        if other.shapes and lacks_shapes:
+            activity = Activity(other)
+            known = known_kernels(activity, classify(activity))
+    return tables, known
 
 
 def _with_logs(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tracelens.ingest.runlog import RunLog
 from tracelens.ingest.tables import GpuLog, HostLog
 from tracelens.signals.activity import Activity
-from tracelens.signals.kernels import KernelClasses, classify
+from tracelens.signals.kernels import KernelClasses, KnownKernels, classify
 from tracelens.signals.phases import CopyCalls, Phases, copy_calls, partition
 from tracelens.signals.steps import Steps, find_steps
 from tracelens.trace.tables import Device, Host, HostEvents, TraceTables
@@ -28,7 +28,8 @@ class RankAnalysis:
 
     ``settings`` are the effective DataLoader arguments (design section 8), ``gpu_log`` and ``host_log`` the
     samples that overlap the trace, ``run_log`` a bundle's step and loader logs, ``whole_host_log`` all host samples,
-    also those outside the trace. Lengths are ns unless named otherwise.
+    also those outside the trace, ``known_kernels`` what another window of the run tells of its kernels. Lengths are ns
+    unless named otherwise.
     """
 
     tables: TraceTables
@@ -41,6 +42,7 @@ class RankAnalysis:
     run_log: RunLog | None = None
     trace_name: str = ""
     whole_host_log: HostLog | None = None
+    known_kernels: KnownKernels | None = None
 
     @cached_property
     def activity(self) -> Activity:
@@ -60,7 +62,7 @@ class RankAnalysis:
     @cached_property
     def kernels(self) -> KernelClasses:
         """What limits each kernel."""
-        return classify(self.activity, self.gpu_log)
+        return classify(self.activity, self.gpu_log, self.known_kernels)
 
     @cached_property
     def copies(self) -> CopyCalls:
@@ -142,6 +144,16 @@ class RankAnalysis:
         """What those steps waited for data, in ms."""
         log = self.run_log
         return log.steps.wait_ms[log.steps.plain] if log is not None else np.empty(0)
+
+    @cached_property
+    def plain_within(self) -> NDArray[np.bool_]:
+        """Which of those steps are not the first of an epoch: that one also starts and ends workers."""
+        if self.run_log is None:
+            return np.empty(0, dtype=bool)
+        epoch = self.run_log.steps.epoch
+        within = np.ones(epoch.size, dtype=bool)
+        within[1:] = epoch[1:] == epoch[:-1]
+        return within[self.run_log.steps.plain]
 
     @cached_property
     def baseline_ms(self) -> float | None:

@@ -71,10 +71,17 @@ class KernelClasses:
         return float(duration[kernels & wanted].sum()) / total if total else None
 
 
-def classify(activity: Activity, log: GpuLog | None = None) -> KernelClasses:
+# (kernel name, blocks, threads a block) -> limit
+KnownKernels = Mapping[tuple[str, int, int], int]
+
+
+def classify(
+    activity: Activity, log: GpuLog | None = None, known: KnownKernels | None = None
+) -> KernelClasses:
     """Classes by roofline where shapes were recorded, else by kernel family; too small by grid and duration.
 
-    ``log``: hardware counters, where it has them, settle what neither tells.
+    ``log``: hardware counters, where it has them, settle what neither tells. ``known``: classes of the same kernels in
+    another window of the run, which was recorded with shapes.
     """
     device = activity.device
     duration = device.end - device.start
@@ -103,6 +110,8 @@ def classify(activity: Activity, log: GpuLog | None = None) -> KernelClasses:
         # ramp-up, drain or idle units take longer than the work itself would
         idle = judged & (needed < 0.5 * duration) & ((duration < _SMALL_NS) | underfilled)
         limit[idle] = SMALL
+    if known:
+        judged |= _from_elsewhere(activity, limit, basis, judged, known)
     _by_counters(limit, basis, log)
     kernel = (limit >= 0) & ~judged
     limit[kernel & ((duration < _SMALL_NS) | underfilled)] = SMALL
@@ -155,6 +164,43 @@ def _same_kernel(
     rows, at = rows[keys[at] == key[rows]], at[keys[at] == key[rows]]
     limit[rows] = np.argmax(spent[at], axis=1)
     basis[rows] = SAME_KERNEL
+
+
+def known_kernels(activity: Activity, classes: KernelClasses) -> KnownKernels:
+    """The class that each kernel, launched with the same grid and block, has for most of its time by its shapes."""
+    device, names = activity.device, activity.tables.names
+    spent: dict[tuple[str, int, int], NDArray[np.float64]] = {}
+    for row in np.flatnonzero(classes.basis == SHAPES).tolist():
+        key = (names[device.name[row]], int(device.blocks[row]), int(device.block_threads[row]))
+        spent.setdefault(key, np.zeros(len(LIMITS)))[classes.limit[row]] += (
+            device.end[row] - device.start[row]
+        )
+    return {key: int(np.argmax(times)) for key, times in spent.items()}
+
+
+def _from_elsewhere(
+    activity: Activity,
+    limit: NDArray[np.int8],
+    basis: NDArray[np.int8],
+    judged: NDArray[np.bool_],
+    known: KnownKernels,
+) -> NDArray[np.bool_]:
+    """Gives kernels the class they have in another window; which ones."""
+    device, names = activity.device, activity.tables.names
+    rows = np.flatnonzero((limit >= 0) & ~judged & (device.kind == Device.KERNEL) & (basis != SAME_KERNEL))
+    keys = np.stack([device.name[rows], device.blocks[rows], device.block_threads[rows]], axis=1).astype(
+        np.int64
+    )
+    found = np.zeros(len(device), dtype=bool)
+    kinds, inverse = np.unique(keys, axis=0, return_inverse=True)
+    codes = np.array([known.get((names[n], b, t), -1) for n, b, t in kinds.tolist()], dtype=np.int8)
+    if not codes.size:
+        return found
+    mine = codes[inverse.ravel()]
+    limit[rows[mine >= 0]] = mine[mine >= 0]
+    basis[rows[mine >= 0]] = SAME_KERNEL
+    found[rows[mine >= 0]] = True
+    return found
 
 
 def _by_counters(limit: NDArray[np.int8], basis: NDArray[np.int8], log: GpuLog | None) -> None:

@@ -18,6 +18,7 @@ from tracelens.whatif.replay import Scenario
 from tracelens.whatif.scenarios import CLASSES, LOADED, RankReplay, merge
 from tracelens.whatif.stats import block_error
 
+_FEW = 3
 _REHEARSED = 1.5  # any gain that no branch gives up on
 WAITS = 0.03  # of a step spent waiting for data: from here on the rules count it
 WORTH = 0.02  # a change that gains less is not recommended (design section 7)
@@ -117,7 +118,8 @@ class Case:
             means = self.replayed.means([scenario], later=self.rehearsal)
             return np.array([max(means[0], 1.0) / 1e6 if means else self.step_ms / _REHEARSED])
         if analysis.has_step_log and np.isfinite(analysis.plain_wait_ms).all():
-            return np.maximum(analysis.plain_ms - analysis.plain_wait_ms, 1e-3)
+            held = np.maximum(analysis.plain_ms - analysis.plain_wait_ms, 1e-3)
+            return held[analysis.plain_within] if analysis.plain_within.sum() >= _FEW else held
         waiting = self.signals.number("load.saving_ms") or 0.0
         return np.array([max(self.step_ms - waiting, 1e-3)])
 

@@ -88,7 +88,10 @@ def _step(analysis: RankAnalysis, rows: Ints, own: Floats, low: int, high: int) 
     held = (high - low - loading.total) / 1e6
     if not chosen.size or held <= 0:
         return None
-    running = Intervals.of(host.start[chosen], host.end[chosen]).union(loading)
+    # what an optimizer does between its operators depends on the parameters alone
+    running = (
+        Intervals.of(host.start[chosen], host.end[chosen]).union(loading).union(analysis.activity.optimizer)
+    )
     gaps = Intervals.of(np.array([low]), np.array([high])).subtract(running)
     length = gaps.end - gaps.start
     return _Step(
