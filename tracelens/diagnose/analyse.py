@@ -135,7 +135,9 @@ def _ruled(
             idle = signals.number(signal)
             if idle is not None:
                 exposed[signal] = idle
-                signals.add(signal, saving, "ms", "replay")
+                # ranks are freed together: what one of them never waits for is no saving of its own
+                own = idle >= _NOTHING * whatifs.step_ms
+                signals.add(signal, saving if own else idle, "ms", "replay")
     signals.add(
         "quality.replay_error",
         abs(whatifs.error) if whatifs.error is not None else None,
