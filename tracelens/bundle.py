@@ -47,11 +47,29 @@ def iterate_lines(path: Path) -> Iterator[Record]:
     with file:
         for line in file:
             try:
-                record = json.loads(line)
+                record = json.loads(line, parse_int=_whole, parse_float=_real, parse_constant=_nothing)
             except (ValueError, RecursionError):  # cut by a kill or a full disk
                 continue
             if isinstance(record, dict):
                 yield record
+
+
+# beyond this nothing that is recorded lies, Unix nanoseconds included: such a number is damage, and unknown
+_LARGEST = 2**62
+
+
+def _whole(text: str) -> int | None:
+    value = int(text) if len(text) < 21 else _LARGEST
+    return value if -_LARGEST < value < _LARGEST else None
+
+
+def _real(text: str) -> float | None:
+    value = float(text)
+    return value if -_LARGEST < value < _LARGEST else None
+
+
+def _nothing(text: str) -> None:
+    """NaN and infinities."""
 
 
 def _is_key(value: Any) -> bool:

@@ -52,8 +52,9 @@ class Settings:
 
         @functools.wraps(original)
         def set_num_threads(number: int) -> None:
-            if multiprocessing.parent_process() is not None:
-                original(number)
+            started = multiprocessing.parent_process() is not None
+            if started or not isinstance(number, int) or not 0 < number < 2**31:
+                original(number)  # torch's own error for what it does not take
 
         torch.set_num_threads = set_num_threads
 

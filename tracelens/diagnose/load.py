@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -83,10 +83,20 @@ def _other_window(
             continue
         if len(other.memory) and not len(tables.memory):
             tables = dataclasses.replace(tables, memory=other.memory)
-        if other.shapes and lacks_shapes:
+        if other.shapes and lacks_shapes and _same_gpu(tables, other):
             activity = Activity(other)
             known = known_kernels(activity, classify(activity))
     return tables, known
+
+
+def _same_gpu(one: TraceTables, other: TraceTables) -> bool:
+    """Whether two windows were recorded on alike GPUs."""
+    names = []
+    for tables in (one, other):
+        listed = tables.metadata.get("deviceProperties")
+        rows = listed if isinstance(listed, Sequence) else []
+        names.append([row.get("name") for row in rows if isinstance(row, Mapping)])
+    return names[0] == names[1]
 
 
 def _with_logs(
@@ -106,12 +116,21 @@ def _with_logs(
     return analysis
 
 
+_OURS = ("host.jsonl", "gpu.jsonl")  # a bundle's own, without which the rest still speaks
+
+
 def _placed(
     paths: Sequence[Path], read: object, window: tuple[int, int], notes: list[str]
 ) -> tuple[GpuLog | HostLog | None, GpuLog | HostLog | None]:
     """The first log that overlaps the window: its part there, and the whole of it."""
     for path in paths:
-        log = read(path)  # type: ignore[operator]
+        try:
+            log = read(path)  # type: ignore[operator]
+        except InputError as error:
+            if path.name not in _OURS:
+                raise  # a file that was asked for by name
+            notes.append(str(error))
+            continue
         placed = align(log, *window, margin_ns=_margin(log, window))
         if placed.log is None or not len(placed.log):
             notes.append(placed.message)

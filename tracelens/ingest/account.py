@@ -241,7 +241,7 @@ def _windows(bundle: Bundle) -> Iterator[str]:
     lines: list[tuple[str, int | None]] = []
     for rank in bundle.ranks:
         for window in rank.windows:
-            if window.get("complete"):
+            if window.get("complete") or window.get("window") is None:
                 continue
             what = f"Profiler window {window.get('window')} ({window.get('kind')}, from step {window.get('first_step')})"
             if window.get("file") or window.get("reason"):

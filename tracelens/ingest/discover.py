@@ -14,7 +14,7 @@ from typing import Any
 from tracelens.bundle import Bundle, RankFiles, is_bundle, iterate_lines
 from tracelens.errors import InputError
 from tracelens.ingest.account import account
-from tracelens.ingest.runlog import RunLog, read_run_log
+from tracelens.ingest.runlog import RunLog, plausible, read_run_log
 
 RUNS = Path("tracelens-runs")
 _SIDE_FILES = {"loader.json", "truth.json", "bundle.json", "package.json"}
@@ -187,7 +187,7 @@ def _bundle_rank(
         str(w.get("file")): (not w.get("complete"), order.get(str(w.get("kind")), 3)) for w in log.windows
     }
     traces = sorted(files.traces, key=lambda p: kinds.get(p.name, (True, 3)))
-    return RankInput(files.rank, tuple(traces), {**log.settings, **loader}, gpu, host, log)
+    return RankInput(files.rank, tuple(traces), plausible({**log.settings, **loader}), gpu, host, log)
 
 
 def _file(path: Path) -> RankInput:

@@ -137,8 +137,10 @@ class RunLog:
 
 def read_run_log(files: RankFiles) -> RunLog:
     """The run log of a rank; parts that were not written are empty."""
-    lines = files.loader
-    loaders = {int(r["loader"]): r for r in lines if r.get("event") == "loader" and "loader" in r}
+    lines = [
+        r for r in files.loader if _is_whole(r.get("loader")) and not isinstance(r.get("epoch"), list | dict)
+    ]
+    loaders = {r["loader"]: r for r in lines if r.get("event") == "loader"}
     main = _training_loader(lines, loaders)
     batches = [r for r in lines if r.get("event") == "batch" and r.get("loader") == main]
     process = files.process[-1] if files.process else {}
@@ -150,14 +152,29 @@ def read_run_log(files: RankFiles) -> RunLog:
         for r in lines
         if r.get("event") == "iter" and r.get("loader") == main and r.get("training", True)
     ]
-    sizes = [r.get("bytes") for r in batches if r.get("bytes")]
+    sizes = _column(batches, "bytes")
+    sizes = sizes[sizes > 0]
     return RunLog(
         _steps(files.steps, _queued(settings)), settings, tuple(loaders.values()), made, _column([{"v": s} for s in starts], "v"),
-        _column(batches, "queue_depth"), float(np.median(np.asarray(sizes, dtype=float))) if sizes else None,
-        tuple(files.windows), process,
+        _column(batches, "queue_depth"), float(np.median(sizes)) if sizes.size else None,
+        tuple(map(_window, files.windows)), process,
         read_loader_points(files.folder), _deliveries(batches), batches=read_batches(lines, main),
         passes=read_passes(lines, main), other_starts_ms=other_starts_ms(lines, main),
     )  # fmt: skip
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _window(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A window's line; of the baseline only durations that a step can have."""
+    given = record.get("baseline_ms")
+    steps = given if isinstance(given, list) else []
+    steps = [
+        v for v in steps if isinstance(v, int | float) and not isinstance(v, bool) and 0 < v < _LONGEST_MS
+    ]
+    return {**record, "baseline_ms": steps}
 
 
 def _deliveries(batches: Sequence[Mapping[str, Any]]) -> Deliveries:
@@ -188,15 +205,20 @@ def _queued(settings: Mapping[str, Any]) -> int:
 
 def _steps(rows: Sequence[Mapping[str, Any]], queued: int) -> StepLog:
     rows = [r for r in rows if isinstance(r.get("t0"), int) and isinstance(r.get("t1"), int)]
+    # a step that ends before it begins, or lasts for days, had its clock set meanwhile
+    rows = [r for r in rows if 0 < r["t1"] - r["t0"] < _LONGEST_MS * 1e6]
     window = _integers(rows, "window")
     t0, t1 = _integers(rows, "t0"), _integers(rows, "t1")
     plain = _plain(window, (t1 - t0) / 1e6, queued)
+    wait = _column(rows, "wait_ms")
+    wait[~((wait >= 0) & (wait <= 1.01 * (t1 - t0) / 1e6))] = np.nan
     return StepLog(
-        _integers(rows, "step"), t0, t1, _column(rows, "wait_ms"), _column(rows, "samples"), window,
+        _integers(rows, "step"), t0, t1, wait, _column(rows, "samples"), window,
         _column(rows, "mem_peak"), _column(rows, "mem_reserved"), _integers(rows, "epoch"), plain, _column(rows, "gc_ms"),
     )  # fmt: skip
 
 
+_LONGEST_MS = 2 * 86_400_000.0  # two days
 _ENOUGH = 10  # undisturbed steps that are worth dropping others for
 
 
@@ -247,6 +269,25 @@ _ARGUMENTS = (
 )  # fmt: skip
 
 
+# what the arguments of a DataLoader can be; anything else is damage, and unknown
+_RANGES = {
+    "num_workers": (0, 4096),
+    "prefetch_factor": (1, 4096),
+    "batch_size": (1, 2**31),
+    "dataset_len": (1, 2**53),
+}
+
+
+def plausible(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those that no DataLoader can have."""
+    found = dict(settings)
+    for name, (low, high) in _RANGES.items():
+        value = found.get(name)
+        if value is not None and not (_is_whole(value) and low <= value <= high):
+            del found[name]
+    return found
+
+
 def _settings(
     loader: Mapping[str, Any] | None, batches: Sequence[Mapping[str, Any]], process: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -258,10 +299,12 @@ def _settings(
             found["file_system"] = str(storage["type"])
         batch = loader.get("batch_size")
         if batch is None:
-            samples = [r.get("samples") for r in batches if r.get("samples")]
-            batch = int(np.median(np.asarray(samples, dtype=float))) if samples else None
+            samples = _column(batches, "samples")
+            samples = samples[samples > 0]
+            batch = int(np.median(samples)) if samples.size else None
         if batch:
-            found["batch_size"] = int(batch)
+            found["batch_size"] = batch
+        found = plausible(found)
     cpu = process.get("cpu") if isinstance(process.get("cpu"), Mapping) else {}
     counts = [cpu.get(key) for key in ("affinity", "quota", "count")] if isinstance(cpu, Mapping) else []
     usable = [c for c in counts if isinstance(c, int | float) and c > 0]

@@ -10,6 +10,7 @@ from typing import Any
 from tracelens.agent.config import Setting
 from tracelens.errors import UsageError
 
+_MOST = 65_536  # workers, threads and batches to prefetch; a batch may have more samples
 _WHOLE = {"num_workers": 0, "prefetch_factor": 1, "batch_size": 1, "num_threads": 1}
 _FLAGS = {"pin_memory", "persistent_workers", "drop_last"}
 _METHODS = {"fork", "spawn", "forkserver"}
@@ -59,8 +60,9 @@ def _value(text: str, key: str, value: str) -> Any:
     if key in ("prefetch_factor", "multiprocessing_context") and value.lower() == "none":
         return None
     if key in _WHOLE:
-        if not re.fullmatch(r"\d+", value) or int(value) < _WHOLE[key]:
-            raise UsageError(f"--set {text}: {key} takes a whole number from {_WHOLE[key]}")
+        most = 2**31 if key == "batch_size" else _MOST
+        if not re.fullmatch(r"\d{1,10}", value) or not _WHOLE[key] <= int(value) <= most:
+            raise UsageError(f"--set {text}: {key} takes a whole number from {_WHOLE[key]} to {most}")
         return int(value)
     if key in _FLAGS:
         if value.lower() not in ("true", "false", "1", "0", "yes", "no"):

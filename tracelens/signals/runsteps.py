@@ -254,9 +254,10 @@ def _workers(log: RunLog, made: Fetches, out: Signals) -> None:
     collate = made.collate_ms[np.isfinite(made.collate_ms)]
     if quick.size and collate.size:
         handover = float(quick.mean()) * workers + float(collate.mean())
+        making = max(float(made.wall_ms.mean()) - float(collate.mean()), 0.0)
         out.add(
             "load.handover_share",
-            handover / (handover + float(made.wall_ms.mean()) - float(collate.mean())),
+            handover / (handover + making) if handover + making > 0 else None,
             "share",
             LOADER,
         )

@@ -119,6 +119,9 @@ def parse(recorded: Mapping[str, Any]) -> Inputs:
     return Inputs(tuple(arguments), concrete)
 
 
+_LARGEST = 2**40  # elements along one dimension
+
+
 def _sequence(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
@@ -132,10 +135,10 @@ def _argument(sizes: object, written: str, value: str) -> Tensor | tuple[Tensor,
         members = [
             Tensor(tuple(size), known[0] if known else None, known[1] if known else 0)
             for size in sizes
-            if all(type(n) is int for n in size)
+            if all(type(n) is int and n <= _LARGEST for n in size)
         ]
         return tuple(members)
-    if not all(type(size) is int and size >= 0 for size in sizes):
+    if not all(type(size) is int and 0 <= size <= _LARGEST for size in sizes):
         return None
     known = _TYPES.get(written)
     if not sizes and (known is None or value):
