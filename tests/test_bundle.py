@@ -108,7 +108,10 @@ def test_a_minor_version_is_read(tmp_path: Path) -> None:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=8)), max_size=6),
+    st.lists(
+        st.dictionaries(st.text(max_size=5), st.integers(1 - 2**62, 2**62 - 1) | st.text(max_size=8)),
+        max_size=6,
+    ),
     st.integers(0, 200),
 )
 def test_a_file_cut_anywhere_loses_its_last_line_only(records: list[dict[str, object]], cut: int) -> None:
@@ -140,3 +143,13 @@ def test_lines_with_the_wrong_types_are_left_out_or_come_first(folder: Path) -> 
     assert files.process == [{"pid": 7}]
     assert [line.get("t0") for line in files.workers] == ["late", None, 5]
     assert [event["event"] for event in bundle.events] == ["a", "b"]
+
+
+def test_numbers_that_nothing_recorded_can_be_are_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        '{"a": 4611686018427387904, "b": 1e308, "c": NaN, "d": -Infinity, "e": 1796112437526827799, "f": 1.5}\n'
+    )
+    assert read_lines(path) == [
+        {"a": None, "b": None, "c": None, "d": None, "e": 1796112437526827799, "f": 1.5}
+    ]
