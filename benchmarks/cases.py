@@ -30,8 +30,9 @@ from tests.signalkit import produced
 from tests.tracekit import GEMM, POINTWISE, WORKERS, Loop
 from tracelens.check.compare import compare_paths
 from tracelens.diagnose import verdict as decide
-from tracelens.diagnose.analyse import analyse, judge_ranks, worth_saying
+from tracelens.diagnose.analyse import analyse, worth_saying
 from tracelens.diagnose.engine import evaluate_all
+from tracelens.diagnose.judge import judge_ranks
 from tracelens.diagnose.load import load_run
 from tracelens.diagnose.rules import Rule, load_rules
 from tracelens.diagnose.text import fill

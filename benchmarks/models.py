@@ -26,6 +26,7 @@ import numpy as np
 
 from tracelens.whatif.batch_memory import memory_from_timeline
 from tracelens.whatif.batch_time import fit_time
+from tracelens.whatif.loader_choice import advise
 from tracelens.whatif.loader_fit import (
     OBJECT_RATIO,
     OBJECT_RATIO_SPREAD,
@@ -35,7 +36,7 @@ from tracelens.whatif.loader_fit import (
     fit_parallel,
 )
 from tracelens.whatif.loader_inputs import LoaderInputs, LoaderSettings, Machine
-from tracelens.whatif.loader_model import advise, predict, sweep
+from tracelens.whatif.loader_model import predict, sweep
 
 # ImageNet validation photographs have 470 x 390 pixels on average; 32 of them, decoded to RGB
 DECODED_BYTES = 32 * 470 * 390 * 3

@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.bundlekit import MS, START, Run, cpu_trace, lines
 from tests.tracekit import ALL_REDUCE, GEMM, MAIN, PID, POINTWISE, V100, WORKERS, Loop, Trace
-from tracelens.diagnose.analyse import judge_ranks
 from tracelens.diagnose.fromlogs import log_signals
+from tracelens.diagnose.judge import judge_ranks
 from tracelens.diagnose.load import load_run
 from tracelens.diagnose.rules import load_rules
 from tracelens.ingest.discover import discover

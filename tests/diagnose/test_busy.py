@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.diagnose.judge import signals_of
-from tracelens.diagnose.analyse import workers_busy
+from tracelens.diagnose.judge import workers_busy
 
 WINDOW = {"load.mode": "workers", "load.worker_busy": 0.6, "machine.worker_cpu": 0.5}
 

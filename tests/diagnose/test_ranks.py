@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.whatif.test_scenarios import ranks
-from tracelens.diagnose.analyse import judge_ranks
+from tracelens.diagnose.judge import judge_ranks
 from tracelens.diagnose.rules import load_rules
 
 

@@ -109,3 +109,12 @@ def test_a_host_log_of_garbage_leaves_the_rest(tmp_path: Path) -> None:
     result = analyse(discover([tmp_path / "run"]))
     assert result.verdict.bottleneck == "cpu"
     assert any("host.jsonl" in note.message for note in result.quality)
+
+
+def test_a_second_window_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    shutil.copytree(RUN, tmp_path / "run")
+    (tmp_path / "run" / "rank0" / "window-1.pt.trace.json.gz").write_bytes(b"no archive")
+    result = analyse(discover([tmp_path / "run"]))
+    whole = analyse(discover([RUN])).verdict
+    assert (result.verdict.bottleneck, result.verdict.cause) == (whole.bottleneck, whole.cause)
+    assert any("window-1" in note.message for note in result.quality)

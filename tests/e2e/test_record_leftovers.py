@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.record.jobs import PYTHON, SCRIPTS, record
-from tracelens.diagnose.analyse import analyse, judge_ranks
+from tracelens.diagnose.analyse import analyse
+from tracelens.diagnose.judge import judge_ranks
 from tracelens.diagnose.load import load_run
 from tracelens.diagnose.rules import load_rules
 from tracelens.ingest.discover import discover

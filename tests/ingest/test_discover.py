@@ -12,7 +12,8 @@ import pytest
 from tests.bundlekit import Run, gpu_trace
 from tests.tracekit import Loop, Trace
 from tracelens.errors import InputError
-from tracelens.ingest.discover import Extras, discover, newest_run, read_loader_settings
+from tracelens.ingest.discover import Extras, discover, newest_run
+from tracelens.ingest.loader_settings import read_loader_settings
 
 
 def trace_at(path: Path) -> Path:
@@ -187,9 +188,9 @@ def test_a_folder_with_one_trace_and_empty_ones_beside_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(("num_workers", v) for v in ('"four"', "[1]", "true", "2.5", "NaN", "-1", "1e400", "1e30")),
+        *(("num_workers", v) for v in ('"four"', "[1]", "true", "2.5", "NaN", "-1", "1e400", "1e30", "1000000")),
         *(("batch_size", v) for v in ("0", "-1", '"x"', "1e400", "NaN", "1" + "0" * 400)),
-        ("prefetch_factor", "0"), ("pin_memory", '"maybe"'), ("persistent_workers", "1"),
+        ("prefetch_factor", "0"), ("prefetch_factor", "1000000000"), ("pin_memory", '"maybe"'), ("persistent_workers", "1"),
     ],
 )  # fmt: skip
 def test_a_loader_setting_that_cannot_be(tmp_path: Path, key: str, value: str) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.record import pairing
+from tracelens.bundle import Bundle
+from tracelens.record import pairing, session
+from tracelens.record.options import RecordOptions
 
 
 def test_known_siblings_are_asked_about_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,3 +55,13 @@ def test_the_kernels_list_of_siblings(tmp_path: Path, monkeypatch: pytest.Monkey
     for text, wanted in (("0,8\n", [0, 8]), ("2-3\n", [2, 3]), ("x", []), ("", [])):
         listed.write_text(text)
         assert pairing._siblings(0) == wanted
+
+
+@pytest.mark.parametrize("within_job", [False, True])
+def test_a_process_that_trains_is_not_forked_for_it(
+    within_job: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "pair_speed", lambda: 0.7)
+    opened = session.open_session(RecordOptions(("python",), tmp_path / "run"), [], within_job=within_job)
+    assert opened is not None
+    assert Bundle.open(opened.bundle).manifest["host"] == {"pair_speed": None if within_job else 0.7}

@@ -14,7 +14,7 @@ from tracelens.ingest.tables import gpu_log
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.changepoints import change_points, normal_quantile
 from tracelens.signals.modes import best_cut, group_count
-from tracelens.signals.recurrence import recurrence
+from tracelens.signals.recurrence import recurrence, recurs
 from tracelens.signals.regimes import step_clocks
 from tracelens.signals.swing import swing_of, utilization_swing
 from tracelens.trace.intervals import Intervals
@@ -191,3 +191,18 @@ def test_silhouette_is_that_of_scikit_learn() -> None:
     labels = np.array([0] * 20 + [1] * 19 + [2])
     features[:20] += 3
     assert silhouette(features, labels) == pytest.approx(silhouette_score(features, labels))
+
+
+@pytest.mark.parametrize(
+    ("steps", "every"),
+    [
+        ([7, 15, 23, 39, 47], 8),
+        ([7, 15, 16, 23], 8),
+        ([3, 4, 5, 6], None),
+        ([2, 9, 30], None),
+        ([5], None),
+        ([], None),
+    ],
+)
+def test_steps_that_recur_by_their_numbers_some_of_them_unseen(steps: list[int], every: float | None) -> None:
+    assert recurs(np.array(steps, dtype=np.int64)) == every

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InputError
+from tracelens.whatif.loader_choice import Limits, advise, candidates, choose
 from tracelens.whatif.loader_inputs import (
     LoaderInputs,
     LoaderSettings,
@@ -22,15 +23,7 @@ from tracelens.whatif.loader_inputs import (
     Scenario,
     main_slowdown,
 )
-from tracelens.whatif.loader_model import (
-    Limits,
-    advise,
-    candidates,
-    choose,
-    predict,
-    speedup_interval,
-    sweep,
-)
+from tracelens.whatif.loader_model import predict, speedup_interval, sweep
 from tracelens.whatif.loader_sim import Costs, simulate
 
 EVIDENCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "evidence"

@@ -42,7 +42,7 @@ def load_run(run: RunInput) -> LoadedRun:
         tables, name = found
         known: KnownKernels | None = None
         if given.run_log is not None:
-            tables, known = _other_window(tables, name, given)
+            tables, known = _other_window(tables, name, given, notes)
         number = given.rank if given.rank is not None else tables.rank
         if number is None and len(run.ranks) > 1:
             number = position
@@ -68,7 +68,7 @@ def _tables(given: RankInput, notes: list[str], failures: list[InputError]) -> t
 
 
 def _other_window(
-    tables: TraceTables, name: str, given: RankInput
+    tables: TraceTables, name: str, given: RankInput, notes: list[str]
 ) -> tuple[TraceTables, KnownKernels | None]:
     """What the timing window is recorded without, from another one: the allocator's events, and by the operators' shapes
     what limits each kernel."""
@@ -79,7 +79,8 @@ def _other_window(
             continue
         try:
             other = read_trace(path)
-        except InputError:
+        except InputError as error:
+            notes.append(str(error))
             continue
         if len(other.memory) and not len(tables.memory):
             tables = dataclasses.replace(tables, memory=other.memory)

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from tracelens.ingest.columns import Floats, Ints, floats, integers, is_whole
 
 _WIDE = ("float32", "float64", "complex64", "complex128")
 
@@ -46,10 +44,10 @@ def read_batches(lines: Sequence[Mapping[str, Any]], main: int | None) -> Batche
     rows = [r for r in lines if r.get("event") == "batch" and r.get("loader") == main]
     dtypes = [r.get("dtypes") for r in rows]
     return Batches(
-        np.array([_whole(r.get("epoch")) for r in rows], dtype=np.int64),
-        _column(rows, "samples"), _column(rows, "bytes"),
+        integers(rows, "epoch"),
+        floats(rows, "samples"), floats(rows, "bytes"),
         np.array([_sum(d, _WIDE) for d in dtypes]), np.array([_sum(d, ("float64", "complex128")) for d in dtypes]),
-        _column(rows, "sampler_ms"),
+        floats(rows, "sampler_ms"),
     )  # fmt: skip
 
 
@@ -59,13 +57,13 @@ def read_passes(lines: Sequence[Mapping[str, Any]], main: int | None) -> Passes:
     first: dict[int, Mapping[str, Any]] = {}
     ended: dict[int, Any] = {}
     for row in mine:
-        epoch = _whole(row.get("epoch"))
+        epoch = row["epoch"] if is_whole(row.get("epoch")) else -1
         if row.get("sampler_bytes") is not None:
             first.setdefault(epoch, row)
         if row.get("event") == "iter_end":
             ended[epoch] = row.get("batches")
     rows = [{**first[e], "ended": ended.get(e)} for e in sorted(first)]
-    return Passes(_column(rows, "sampler_ms"), _column(rows, "sampler_bytes"), _column(rows, "ended"))
+    return Passes(floats(rows, "sampler_ms"), floats(rows, "sampler_bytes"), floats(rows, "ended"))
 
 
 def other_starts_ms(lines: Sequence[Mapping[str, Any]], main: int | None) -> float | None:
@@ -87,18 +85,6 @@ def other_starts_ms(lines: Sequence[Mapping[str, Any]], main: int | None) -> flo
             if isinstance(begin, int) and isinstance(end, int):
                 first[key] = (end - begin) / 1e6
     return sum(started.values()) + sum(first.values()) if started else None
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else -1
-
-
-def _column(rows: Sequence[Mapping[str, Any]], name: str) -> Floats:
-    values = [r.get(name) for r in rows]
-    return np.array(
-        [float(v) if isinstance(v, int | float) and not isinstance(v, bool) else np.nan for v in values],
-        dtype=np.float64,
-    )
 
 
 def _sum(dtypes: Any, names: Sequence[str]) -> float:

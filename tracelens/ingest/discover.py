@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,12 +13,11 @@ from typing import Any
 from tracelens.bundle import Bundle, RankFiles, is_bundle, iterate_lines
 from tracelens.errors import InputError
 from tracelens.ingest.account import account
-from tracelens.ingest.runlog import RunLog, plausible, read_run_log
+from tracelens.ingest.loader_settings import read_loader_settings
+from tracelens.ingest.runlog import RunLog, read_run_log
 
 RUNS = Path("tracelens-runs")
 _SIDE_FILES = {"loader.json", "truth.json", "bundle.json", "package.json"}
-_COUNTS = {"num_workers": 0, "batch_size": 1, "prefetch_factor": 1}
-_SWITCHES = ("pin_memory", "persistent_workers")
 _RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _EVENTS = re.compile(rb'"traceEvents"\s*:|^\s*\[\s*\{')
 _HEAD = 1 << 16
@@ -108,40 +106,6 @@ def discover(paths: Sequence[Path], extras: Extras = Extras()) -> RunInput:
     )  # fmt: skip
 
 
-def read_loader_settings(path: Path) -> dict[str, Any]:
-    """A JSON object of DataLoader settings (design section 8). Raises InputError."""
-    try:
-        settings = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f'{path} is not JSON ({error}); give an object such as {{"num_workers": 4, "batch_size": 64}}'
-        ) from None
-    if not isinstance(settings, dict):
-        raise InputError(
-            f'{path} must hold a JSON object of DataLoader settings, such as {{"num_workers": 4}}'
-        )
-    for key, least in _COUNTS.items():
-        value = settings.get(key)
-        if value is not None and not _is_count(value, least):
-            raise InputError(f"{path}: {key} must be a whole number of at least {least}, not {_short(value)}")
-    for key in _SWITCHES:
-        if not isinstance(settings.get(key), bool | None):
-            raise InputError(f"{path}: {key} must be true or false, not {_short(settings[key])}")
-    return settings
-
-
-def _is_count(value: Any, least: int) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and least <= value < 1 << 53 and value == int(value)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
 def _bundle(path: Path, extras: Extras, loader: Mapping[str, Any]) -> RunInput:
     bundle = Bundle.open(path)
     gpu = tuple(p for p in (path / "gpu.jsonl",) if p.is_file() and p.stat().st_size)
@@ -187,7 +151,7 @@ def _bundle_rank(
         str(w.get("file")): (not w.get("complete"), order.get(str(w.get("kind")), 3)) for w in log.windows
     }
     traces = sorted(files.traces, key=lambda p: kinds.get(p.name, (True, 3)))
-    return RankInput(files.rank, tuple(traces), plausible({**log.settings, **loader}), gpu, host, log)
+    return RankInput(files.rank, tuple(traces), {**log.settings, **loader}, gpu, host, log)
 
 
 def _file(path: Path) -> RankInput:

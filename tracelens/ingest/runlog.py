@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from tracelens.bundle import RankFiles
 from tracelens.ingest.batches import Batches, Passes, other_starts_ms, read_batches, read_passes
+from tracelens.ingest.columns import Floats, Ints, floats, integers, is_number, is_whole
+from tracelens.ingest.loader_settings import plausible
 from tracelens.ingest.points import LoaderPoints, read_loader_points
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +126,26 @@ class RunLog:
     passes: Passes = field(default_factory=lambda: read_passes((), None))
     other_starts_ms: float | None = None
 
+    @property
+    def ahead(self) -> int:
+        """Batches that the workers hold ready when training comes back from a pause: num_workers * prefetch_factor."""
+        return _ahead(self.settings)
+
+    @property
+    def intraop_threads(self) -> int | None:
+        """Threads that an operator of the training process uses on the CPU, where it was recorded."""
+        given = self.process.get("threads")
+        threads = given.get("intraop") if isinstance(given, Mapping) else None
+        return threads if is_whole(threads) and threads > 0 else None
+
+    def unprofiled(self, t0: Ints, t1: Ints) -> NDArray[np.bool_]:
+        """Which of the spans from ``t0`` to ``t1`` lie outside all profiled windows; Unix ns."""
+        keep = np.ones(t0.size, dtype=bool)
+        for window in self.windows:
+            if is_whole(window.get("t0")) and is_whole(window.get("t1")):
+                keep &= (t1 < window["t0"]) | (t0 > window["t1"])
+        return keep
+
     def baseline_ms(self, window: int) -> float | None:
         """Median of the unprofiled steps right before a window."""
         for record in self.windows:
@@ -138,7 +157,7 @@ class RunLog:
 def read_run_log(files: RankFiles) -> RunLog:
     """The run log of a rank; parts that were not written are empty."""
     lines = [
-        r for r in files.loader if _is_whole(r.get("loader")) and not isinstance(r.get("epoch"), list | dict)
+        r for r in files.loader if is_whole(r.get("loader")) and not isinstance(r.get("epoch"), list | dict)
     ]
     loaders = {r["loader"]: r for r in lines if r.get("event") == "loader"}
     main = _training_loader(lines, loaders)
@@ -152,69 +171,50 @@ def read_run_log(files: RankFiles) -> RunLog:
         for r in lines
         if r.get("event") == "iter" and r.get("loader") == main and r.get("training", True)
     ]
-    sizes = _column(batches, "bytes")
+    sizes = floats(batches, "bytes")
     sizes = sizes[sizes > 0]
     return RunLog(
-        _steps(files.steps, _queued(settings)), settings, tuple(loaders.values()), made, _column([{"v": s} for s in starts], "v"),
-        _column(batches, "queue_depth"), float(np.median(sizes)) if sizes.size else None,
+        _steps(files.steps, _ahead(settings)), settings, tuple(loaders.values()), made, floats([{"v": s} for s in starts], "v"),
+        floats(batches, "queue_depth"), float(np.median(sizes)) if sizes.size else None,
         tuple(map(_window, files.windows)), process,
         read_loader_points(files.folder), _deliveries(batches), batches=read_batches(lines, main),
         passes=read_passes(lines, main), other_starts_ms=other_starts_ms(lines, main),
     )  # fmt: skip
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _window(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """A window's line; of the baseline only durations that a step can have."""
     given = record.get("baseline_ms")
     steps = given if isinstance(given, list) else []
-    steps = [
-        v for v in steps if isinstance(v, int | float) and not isinstance(v, bool) and 0 < v < _LONGEST_MS
-    ]
+    steps = [v for v in steps if is_number(v) and 0 < v < _LONGEST_MS]
     return {**record, "baseline_ms": steps}
 
 
 def _deliveries(batches: Sequence[Mapping[str, Any]]) -> Deliveries:
     rows = [r for r in batches if isinstance(r.get("t0"), int) and isinstance(r.get("t1"), int)]
-    return Deliveries(*(_integers(rows, name) for name in ("batch", "epoch", "t0", "t1")))
+    return Deliveries(*(integers(rows, name) for name in ("batch", "epoch", "t0", "t1")))
 
 
-def _column(rows: Sequence[Mapping[str, Any]], name: str, missing: float = np.nan) -> Floats:
-    values = [r.get(name) for r in rows]
-    return np.array(
-        [float(v) if isinstance(v, int | float) and not isinstance(v, bool) else missing for v in values]
-    )
-
-
-def _integers(rows: Sequence[Mapping[str, Any]], name: str) -> Ints:
-    values = [r.get(name) for r in rows]
-    return np.array(
-        [int(v) if isinstance(v, int | float) and not isinstance(v, bool) else -1 for v in values],
-        dtype=np.int64,
-    )
-
-
-def _queued(settings: Mapping[str, Any]) -> int:
-    """Batches that the workers have ready when training comes back from a pause."""
+def _ahead(settings: Mapping[str, Any]) -> int:
     workers, ahead = settings.get("num_workers"), settings.get("prefetch_factor")
     return workers * (ahead if isinstance(ahead, int) else 2) if isinstance(workers, int) else 0
 
 
+def _waits_within(step: Mapping[str, Any]) -> bool:
+    wait = step.get("wait_ms")
+    return not is_number(wait) or 0 <= wait <= 1.01 * (step["t1"] - step["t0"]) / 1e6
+
+
 def _steps(rows: Sequence[Mapping[str, Any]], queued: int) -> StepLog:
     rows = [r for r in rows if isinstance(r.get("t0"), int) and isinstance(r.get("t1"), int)]
-    # a step that ends before it begins, or lasts for days, had its clock set meanwhile
-    rows = [r for r in rows if 0 < r["t1"] - r["t0"] < _LONGEST_MS * 1e6]
-    window = _integers(rows, "window")
-    t0, t1 = _integers(rows, "t0"), _integers(rows, "t1")
+    # a step that ends before it begins, lasts for days, or waits longer than it lasts had its clock set meanwhile
+    rows = [r for r in rows if 0 < r["t1"] - r["t0"] < _LONGEST_MS * 1e6 and _waits_within(r)]
+    window = integers(rows, "window")
+    t0, t1 = integers(rows, "t0"), integers(rows, "t1")
     plain = _plain(window, (t1 - t0) / 1e6, queued)
-    wait = _column(rows, "wait_ms")
-    wait[~((wait >= 0) & (wait <= 1.01 * (t1 - t0) / 1e6))] = np.nan
     return StepLog(
-        _integers(rows, "step"), t0, t1, wait, _column(rows, "samples"), window,
-        _column(rows, "mem_peak"), _column(rows, "mem_reserved"), _integers(rows, "epoch"), plain, _column(rows, "gc_ms"),
+        integers(rows, "step"), t0, t1, floats(rows, "wait_ms"), floats(rows, "samples"), window,
+        floats(rows, "mem_peak"), floats(rows, "mem_reserved"), integers(rows, "epoch"), plain, floats(rows, "gc_ms"),
     )  # fmt: skip
 
 
@@ -269,25 +269,6 @@ _ARGUMENTS = (
 )  # fmt: skip
 
 
-# what the arguments of a DataLoader can be; anything else is damage, and unknown
-_RANGES = {
-    "num_workers": (0, 4096),
-    "prefetch_factor": (1, 4096),
-    "batch_size": (1, 2**31),
-    "dataset_len": (1, 2**53),
-}
-
-
-def plausible(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without those that no DataLoader can have."""
-    found = dict(settings)
-    for name, (low, high) in _RANGES.items():
-        value = found.get(name)
-        if value is not None and not (_is_whole(value) and low <= value <= high):
-            del found[name]
-    return found
-
-
 def _settings(
     loader: Mapping[str, Any] | None, batches: Sequence[Mapping[str, Any]], process: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -299,7 +280,7 @@ def _settings(
             found["file_system"] = str(storage["type"])
         batch = loader.get("batch_size")
         if batch is None:
-            samples = _column(batches, "samples")
+            samples = floats(batches, "samples")
             samples = samples[samples > 0]
             batch = int(np.median(samples)) if samples.size else None
         if batch:
@@ -315,18 +296,18 @@ def _settings(
 
 def _fetches(rows: Sequence[Mapping[str, Any]]) -> Fetches:
     in_main = bool(rows) and "fetch_ms" in rows[0]
-    t1 = _integers(rows, "t1")
-    t0 = _integers(rows, "t0")
+    t1 = integers(rows, "t1")
+    t0 = integers(rows, "t0")
     if in_main:
         # in the main process next() is the fetch, collation included
         t0 = np.where(
-            np.isfinite(_column(rows, "fetch_ms")),
-            t1 - (_column(rows, "fetch_ms", 0.0) * 1e6).astype(np.int64),
+            np.isfinite(floats(rows, "fetch_ms")),
+            t1 - (floats(rows, "fetch_ms", 0.0) * 1e6).astype(np.int64),
             t0,
         )
     return Fetches(
-        _integers(rows, "loader"), _integers(rows, "worker"), _integers(rows, "batch"), _integers(rows, "epoch"), t0, t1,
-        _column(rows, "cpu_ms"), _column(rows, "io_wait_ms"), _column(rows, "run_delay_ms"), _column(rows, "collate_ms"),
-        _column(rows, "bytes"), _column(rows, "rss"), _column(rows, "slowest_sample_ms"), _column(rows, "samples"),
-        _column(rows, "read_bytes"), _column(rows, "rchar"), _column(rows, "syscr"),
+        integers(rows, "loader"), integers(rows, "worker"), integers(rows, "batch"), integers(rows, "epoch"), t0, t1,
+        floats(rows, "cpu_ms"), floats(rows, "io_wait_ms"), floats(rows, "run_delay_ms"), floats(rows, "collate_ms"),
+        floats(rows, "bytes"), floats(rows, "rss"), floats(rows, "slowest_sample_ms"), floats(rows, "samples"),
+        floats(rows, "read_bytes"), floats(rows, "rchar"), floats(rows, "syscr"),
     )  # fmt: skip

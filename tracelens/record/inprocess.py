@@ -68,7 +68,7 @@ class Recording:
             return self
         settings = parse_settings(self._options.set)
         importlib.import_module("torch")
-        session = open_session(self._options, settings)
+        session = open_session(self._options, settings, within_job=True)
         if session is None:
             return self
         self._session, self.bundle = session, session.bundle

@@ -133,11 +133,14 @@ def inject_dir() -> Path:
     return Path(__file__).resolve().parent.parent / "agent" / "inject"
 
 
-def open_session(options: RecordOptions, settings: list[Setting]) -> Session | None:
+def open_session(
+    options: RecordOptions, settings: list[Setting], *, within_job: bool = False
+) -> Session | None:
     """Make the bundle, or join the one that another task of this Slurm step made.
 
     An output folder that cannot be written moves the bundle to the temporary folder; None where not even that
     works, and the job then runs unrecorded. UsageError where ``--out`` exists and is not empty.
+    ``within_job``: this process is the training itself, which nothing forks or holds up.
     """
     redactor = Redactor(str(Path.home()), socket.gethostname(), _user(), off=options.include_sensitive)
     place, leader = _place(options)
@@ -146,7 +149,7 @@ def open_session(options: RecordOptions, settings: list[Setting]) -> Session | N
         try:
             attempt.mkdir(parents=True, exist_ok=True)
             if leader and not is_bundle(attempt):
-                write_manifest(attempt, _manifest(options, attempt.name, redactor))
+                write_manifest(attempt, _manifest(options, attempt.name, redactor, within_job))
                 with contextlib.suppress(
                     OSError
                 ):  # the disk is full already: the bundle says it line by line
@@ -250,7 +253,7 @@ def _join(out: Path | None, suffix: str, launch: str) -> Path | None:
     return None
 
 
-def _manifest(options: RecordOptions, name: str, redactor: Redactor) -> dict[str, Any]:
+def _manifest(options: RecordOptions, name: str, redactor: Redactor, within_job: bool) -> dict[str, Any]:
     return {
         "id": name,
         "created_ns": time.time_ns(),
@@ -263,7 +266,7 @@ def _manifest(options: RecordOptions, name: str, redactor: Redactor) -> dict[str
             "stacks": options.stacks,
         },
         "git": git_state(options.command),
-        "host": {"pair_speed": pair_speed()},
+        "host": {"pair_speed": None if within_job else pair_speed()},  # it forks
         "redacted": not options.include_sensitive,
         "job": {
             "slurm_job_id": os.environ.get("SLURM_JOB_ID"),

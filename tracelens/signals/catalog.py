@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from tracelens.model import PHASES
@@ -161,11 +159,10 @@ def _threads(analysis: RankAnalysis, out: Signals) -> None:
         "the loader's threads do not crowd",
     )
     log, usable = analysis.run_log, out.number("machine.usable_cores")
-    given = log.process.get("threads") if log is not None else None
-    threads = given.get("intraop") if isinstance(given, Mapping) else None
+    threads = log.intraop_threads if log is not None else None
     operators = out.number("host.cpu_compute_share")
     busy = operators is not None and operators >= 0.5
-    many_threads = threads >= _THREADS_OF_OPERATOR * usable if isinstance(threads, int) and usable else None
+    many_threads = threads >= _THREADS_OF_OPERATOR * usable if threads and usable else None
     out.add(
         "host.crowded",
         many_threads if busy else False,

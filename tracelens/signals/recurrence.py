@@ -75,6 +75,16 @@ def recurrence(
     return Recurrence(burst=burst)
 
 
+def recurs(steps: Ints) -> float | None:
+    """The interval, in steps, at which the steps of these numbers recur; None where they keep none."""
+    if not steps.size:
+        return None
+    member = np.zeros(int(steps.max() - steps.min()) + 1, dtype=bool)
+    member[steps - steps.min()] = True
+    every = recurrence(member).every_steps
+    return float(every) if every is not None else None
+
+
 def _at_epochs(onset: Ints, epochs: Ints) -> bool:
     """Whether the occurrences are the beginnings of epochs, nearly all of those that were seen."""
     first = np.flatnonzero(np.diff(epochs) > 0) + 1

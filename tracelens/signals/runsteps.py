@@ -16,13 +16,13 @@ from tracelens.ingest.tables import TrainingLog
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.deliveries import Waits, waits
 from tracelens.signals.loader import burst
+from tracelens.signals.recurrence import recurs
 from tracelens.signals.signal import Signals
 
 STEPS, LOADER = "step log (unprofiled steps)", "loader log"
 _STALL = 0.1
 _WAITED_MS = 0.5
 _FEW = 10
-_RECURS = 0.7  # of the intervals are multiples of one
 _CROWDED = 0.15  # of the usable cores, busy with others' work
 
 
@@ -128,7 +128,7 @@ def _stalls(analysis: RankAnalysis, log: RunLog, out: Signals) -> None:
     longest = (
         stalled[held[stalled] - usual >= 0.5 * (held[stalled] - usual).max()] if stalled.size else stalled
     )
-    period = _period(log.steps.step[log.steps.plain][longest])
+    period = recurs(log.steps.step[log.steps.plain][longest])
     out.add("host.stall_period", period, "steps", STEPS, "stalls do not recur at one interval")
     # what comes at odd moments on a machine that others use too may as well be theirs
     others, cores = out.number("machine.foreign_cores"), out.number("machine.usable_cores")
@@ -137,18 +137,6 @@ def _stalls(analysis: RankAnalysis, log: RunLog, out: Signals) -> None:
         "host.stall_foreign", crowded and period is None if crowded is not None else None, None, "step log and host log",
         "the host was not sampled",
     )  # fmt: skip
-
-
-def _period(steps: NDArray[np.int64]) -> float | None:
-    """The interval at which events recur, in steps; some may be missing (in a profiled window). None without one."""
-    spacing = np.diff(steps)
-    if spacing.size < 2:
-        return None
-    period = float(np.median(spacing))
-    laps = np.maximum(np.round(spacing / period), 1.0)
-    close = np.abs(spacing - laps * period) <= 0.1 * period
-    # slow steps in a row are one event
-    return period if period >= 2 and close.mean() >= _RECURS else None
 
 
 def _spread(values: NDArray[np.float64]) -> float:
@@ -245,7 +233,7 @@ def _workers(log: RunLog, made: Fetches, out: Signals) -> None:
         out.add("machine.worker_cpu", min(float(cpu.sum()) / (span * workers), 1.0), "cores", LOADER)
     if not out.value("machine.workers"):
         out.add("machine.workers", float(workers), "count", LOADER)
-    found = _waited(log, made, workers)
+    found = _waited(log, made)
     if found is not None and found.wait.size >= _FEW:
         out.add("load.wait_in_handover", found.share(found.handover), "share", LOADER)
         out.add("load.wait_behind_others", found.share(found.held), "share", LOADER)
@@ -263,19 +251,11 @@ def _workers(log: RunLog, made: Fetches, out: Signals) -> None:
         )
 
 
-def _waited(log: RunLog, made: Fetches, workers: int) -> Waits | None:
+def _waited(log: RunLog, made: Fetches) -> Waits | None:
     """The waits of unprofiled steps, without an epoch's first, which also start the workers."""
     got = log.deliveries
-    keep = got.batch > 0
-    for window in log.windows:
-        if isinstance(window.get("t0"), int) and isinstance(window.get("t1"), int):
-            keep &= (got.t1 < window["t0"]) | (got.t0 > window["t1"])
-    ahead = log.settings.get("prefetch_factor")
-    return (
-        waits(got.take(keep), made, workers * (ahead if isinstance(ahead, int) else 2))
-        if keep.any()
-        else None
-    )
+    keep = (got.batch > 0) & log.unprofiled(got.t0, got.t1)
+    return waits(got.take(keep), made, log.ahead) if keep.any() else None
 
 
 def _window(analysis: RankAnalysis, out: Signals) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelens.diagnose.advice.case import Case
-from tracelens.diagnose.analyse import judge
+from tracelens.diagnose.judge import judge
 from tracelens.diagnose.rules import load_rules
 from tracelens.signals.analysis import RankAnalysis
 

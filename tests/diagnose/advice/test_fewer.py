@@ -13,6 +13,7 @@ def case(rule: str | None, usable: float | None) -> Any:
         signals=SimpleNamespace(number=lambda name: usable),
         fired_load_rule=rule,
         next_bottleneck=lambda applied: "gpu",
+        analysis=SimpleNamespace(settings={"num_workers": 16}),
     )
 
 

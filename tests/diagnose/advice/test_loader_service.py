@@ -24,6 +24,7 @@ from tracelens.diagnose.advice.loader_service import (
     workers_seen,
 )
 from tracelens.diagnose.advice.loading import loader_proposals
+from tracelens.diagnose.judge import judge
 from tracelens.ingest.host_jsonl import read_host_log
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.whatif.loader_inputs import LoaderSettings
@@ -138,7 +139,7 @@ def test_the_rank_that_waits_for_its_data_gets_the_loaders_advice(tmp_path: Path
     def judged(name: str, slow: float) -> Any:
         loop = Loop(steps=12, load_us=100 + slow, kernels=KERNELS, wait=True)
         settings = {"num_workers": 0, "batch_size": 8}
-        return analyse.judge(RankAnalysis(loop.trace().tables(tmp_path / name), settings), RULES)
+        return judge(RankAnalysis(loop.trace().tables(tmp_path / name), settings), RULES)
 
     fed, starved = judged("fed", 0.0), judged("starved", 20_000.0)
     found = analyse._starved([fed, starved], fed, "communication", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -297,11 +297,10 @@ def _threads(case: Case, rule: str) -> Proposal | None:
     usable = case.signals.number("machine.usable_cores")
     threads = max(int(usable), 1) if usable and case.signals.value("host.crowded") else 1
     log = case.analysis.run_log
-    given = log.process.get("threads") if log is not None else None
     return Proposal(
         Recommendation(
             parameter="num_threads",
-            current=given.get("intraop") if isinstance(given, Mapping) else None,
+            current=log.intraop_threads if log is not None else None,
             suggested=threads,
             predicted_speedup=None,
             interval=None,

@@ -29,6 +29,7 @@ from tracelens.diagnose.advice.loader_service import (
     observed_service,
 )
 from tracelens.errors import InputError
+from tracelens.whatif import loader_choice as choice
 from tracelens.whatif import loader_model as model
 from tracelens.whatif.loader_fit import (
     BESIDE,
@@ -51,9 +52,9 @@ class LoaderCase:
 
     inputs: LoaderInputs
     settings: LoaderSettings
-    limits: model.Limits
+    limits: choice.Limits
     cores_known: bool
-    advice: model.Advice
+    advice: choice.Advice
     points: Mapping[int, float] = field(default_factory=dict)
     batches: int = 1  # batches that one step consumes; the model's unit is the batch
     measured_ms: float = 0.0  # from one batch to the next, as recorded
@@ -166,7 +167,7 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         settings,
         limits,
         known,
-        needed(inputs, model.advise(inputs, settings, limits)),
+        needed(inputs, choice.advise(inputs, settings, limits)),
         dict(points or {}),
         batches,
         measured,
@@ -210,7 +211,7 @@ def _starting(case: Case) -> dict[str, Any]:
     return {"fork_ms": float(np.median(starts)) / workers}
 
 
-def needed(inputs: LoaderInputs, advice: model.Advice) -> model.Advice:
+def needed(inputs: LoaderInputs, advice: choice.Advice) -> choice.Advice:
     """The advice without the changes that the others make superfluous: taking one back costs less than 2 %."""
     for name in sorted(advice.changes, key=lambda n: advice.gains.get(n, 1.0)):
         if len(advice.changes) == 1:

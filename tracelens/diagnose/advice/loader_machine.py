@@ -9,7 +9,7 @@ import numpy as np
 from tracelens.diagnose.advice.case import Case
 from tracelens.signals.deliveries import computing_beside, fetching_beside
 from tracelens.signals.signal import Signals
-from tracelens.whatif import loader_model as model
+from tracelens.whatif import loader_choice as choice
 from tracelens.whatif.graph import HOST_WORK, LOAD
 from tracelens.whatif.loader_fit import busy_elsewhere
 from tracelens.whatif.loader_inputs import LoaderSettings, main_slowdown
@@ -152,17 +152,16 @@ def _run_ahead(case: Case) -> int:
 def threads(case: Case) -> int:
     """Cores that the training process keeps busy while it computes: by its CPU use, at most its intra-op threads."""
     log = case.analysis.run_log
-    given = log.process.get("threads") if log is not None else None
-    most = given.get("intraop") if isinstance(given, dict) else None
+    most = log.intraop_threads if log is not None else None
     used, waiting = case.signals.number("machine.main_cpu"), case.signals.number("phase.load") or 0.0
-    if not isinstance(most, int) or most < 1:
+    if most is None:
         return 1
     if used is None or waiting >= 0.95:
         return most
     return int(np.clip(round(used / (1 - waiting)), 1, most))
 
 
-def limits_of(case: Case, cores: float, size: float | None, reading: float = 0.0) -> model.Limits:
+def limits_of(case: Case, cores: float, size: float | None, reading: float = 0.0) -> choice.Limits:
     """What the number of workers must respect. ``size``: bytes of a batch; ``reading``: share of making it that waits."""
     log = case.analysis.run_log
     host = case.analysis.host_log
@@ -181,7 +180,7 @@ def limits_of(case: Case, cores: float, size: float | None, reading: float = 0.0
     readers = None
     if isinstance(workers, int) and workers > 0 and reading >= _READING:
         readers = _UNSEEN * workers
-    return model.Limits(
+    return choice.Limits(
         readers=readers,
         cores=cores,
         ram_free=free,

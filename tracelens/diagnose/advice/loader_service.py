@@ -46,11 +46,8 @@ def observed_service(case: Case, settings: LoaderSettings) -> ObservedService | 
 def _logged(case: Case, settings: LoaderSettings, log: RunLog) -> ObservedService:
     """Service times as the loader logged them, without the fetches in which the profiler ran."""
     made = log.fetches
-    keep = np.ones(len(made), dtype=bool)
-    for window in log.windows:
-        if isinstance(window.get("t0"), int) and isinstance(window.get("t1"), int):
-            # the profiler also records the dataset's own operators
-            keep &= (made.t1 < window["t0"]) | (made.t0 > window["t1"])
+    # the profiler also records the dataset's own operators
+    keep = log.unprofiled(made.t0, made.t1)
     if keep.sum() < 3:
         keep[:] = True
     cpu = np.where(np.isfinite(made.cpu_ms), made.cpu_ms, made.wall_ms)[keep]

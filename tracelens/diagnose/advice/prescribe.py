@@ -92,23 +92,29 @@ def _once(proposals: Sequence[Proposal]) -> list[Proposal]:
     return list(best.values())
 
 
-def _unquantified(case: Case, reason: str) -> Proposal:
-    """Workers are the remedy, but what was recorded does not say how many."""
+def _to_try(case: Case, workers: int, rule: str, why: str) -> Proposal:
+    """A number of workers to begin with, where nothing recorded says what it gives."""
     return Proposal(
         Recommendation(
             parameter="num_workers",
             current=case.analysis.settings.get("num_workers"),
-            suggested=_START,
+            suggested=workers,
             predicted_speedup=None,
             interval=None,
             next_bottleneck=case.next_bottleneck(LOADED),
-            rule=case.fired_load_rule or "load.too_few_workers",
+            rule=rule,
             snippet=None,
             basis=None,
-            why=f"No number: {reason}. {_START} is where to start; tracelens tune finds the value.",
-            set_flag=f"--set num_workers={_START}",
+            why=f"No number: {why}, and tracelens tune finds the value.",
+            set_flag=f"--set num_workers={workers}",
         )
     )
+
+
+def _unquantified(case: Case, reason: str) -> Proposal:
+    """Workers are the remedy, but what was recorded does not say how many."""
+    rule = case.fired_load_rule or "load.too_few_workers"
+    return _to_try(case, _START, rule, f"{reason}; {_START} is where to start")
 
 
 def _fewer(case: Case, today: int) -> Proposal | None:
@@ -117,22 +123,8 @@ def _fewer(case: Case, today: int) -> Proposal | None:
     if case.fired_load_rule != "load.too_many_workers" or not usable or today <= usable:
         return None
     workers = max(int(usable), 1)
-    return Proposal(
-        Recommendation(
-            parameter="num_workers",
-            current=today,
-            suggested=workers,
-            predicted_speedup=None,
-            interval=None,
-            next_bottleneck=case.next_bottleneck(LOADED),
-            rule="load.too_many_workers",
-            snippet=None,
-            basis=None,
-            why="No number: what locks, caches and memory cost among so many workers shows only with fewer of them; "
-            f"{workers}, one a core, is where to start, and tracelens tune finds the value.",
-            set_flag=f"--set num_workers={workers}",
-        )
-    )
+    why = "what locks, caches and memory cost among so many workers shows only with fewer of them; "
+    return _to_try(case, workers, "load.too_many_workers", f"{why}{workers}, one a core, is where to start")
 
 
 def _persistent(case: Case) -> Proposal:
