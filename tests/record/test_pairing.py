@@ -43,10 +43,25 @@ def test_cpus_that_others_keep_busy_say_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_best_of_both_is_set_against_the_best_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([[100], [60, 80], [90], [40, 50], [80], [60, 60]])
+    answers = iter([[100], [60, 80], [90], [40, 50], [80], [60, 60], *[[90], [60, 70]] * 7])
     monkeypatch.setattr(pairing, "_busy_s", lambda cpus: None)
     monkeypatch.setattr(pairing, "_rounds", lambda cpus: next(answers))
     assert pairing._measure((0, 1)) == pytest.approx(0.7)
+    assert next(answers, None) is None
+
+
+def test_a_shared_core_is_not_believed_from_a_few_disturbed_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([*[[100], [50, 60]] * 4, [98], [96, 96]])
+    monkeypatch.setattr(pairing, "_busy_s", lambda cpus: None)
+    monkeypatch.setattr(pairing, "_rounds", lambda cpus: next(answers))
+    assert pairing._measure((0, 1)) == pytest.approx(0.96)
+    assert next(answers, None) is None
+
+
+def test_less_than_two_hyper_threads_do_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairing, "_busy_s", lambda cpus: None)
+    monkeypatch.setattr(pairing, "_rounds", lambda cpus: [100] if len(cpus) == 1 else [45, 50])
+    assert pairing._measure((0, 1)) is None
 
 
 def test_the_kernels_list_of_siblings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.tracekit import GEMM, WORKERS, Loop
 from tracelens.diagnose import analyse
 from tracelens.diagnose.advice.case import Case
 from tracelens.diagnose.advice.loader_case import loader_case
-from tracelens.diagnose.advice.loader_machine import is_crowded
+from tracelens.diagnose.advice.loader_machine import hyper_threads, is_crowded
 from tracelens.diagnose.advice.loader_service import (
     batch_ms,
     batches_per_step,
@@ -27,6 +27,7 @@ from tracelens.diagnose.advice.loading import loader_proposals
 from tracelens.diagnose.judge import judge
 from tracelens.ingest.host_jsonl import read_host_log
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.signal import Signals
 from tracelens.whatif.loader_inputs import LoaderSettings
 
 KERNELS = ((GEMM, 500.0),) * 10
@@ -147,3 +148,13 @@ def test_the_rank_that_waits_for_its_data_gets_the_loaders_advice(tmp_path: Path
     assert found.analysis is starved.analysis
     assert analyse._starved([fed, starved], starved, "cpu", None) is None
     assert analyse._starved([fed, fed], fed, "gpu", None) is None
+
+
+@pytest.mark.parametrize(
+    ("pair", "wanted"),
+    [(None, {}), (0.95, {}), (0.8, {}), (0.7, {"threads_per_core": 2, "smt_yield": pytest.approx(0.4)})],
+)
+def test_two_cpus_that_slow_each_other_down_share_a_core(pair: float | None, wanted: dict[str, Any]) -> None:
+    signals = Signals()
+    signals.add("machine.pair_speed", pair, "ratio", "test")
+    assert hyper_threads(signals) == wanted

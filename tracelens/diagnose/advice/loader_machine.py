@@ -57,7 +57,7 @@ def threads_of(used: float, cores: float, running: float) -> float:
     return used * running / max(cores - used, 0.01 * cores)
 
 
-_SHARED = 0.9  # two CPUs that are faster than this together do not share a core
+_SHARED = 0.8  # two CPUs that are this fast together do not share a core: hyper-threads reach 0.75 at most
 
 
 def hyper_threads(signals: Signals) -> dict[str, Any]:
