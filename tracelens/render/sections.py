@@ -204,8 +204,15 @@ def _quality(result: Result, show: Display) -> Figure | None:
 
 
 def _missing(result: Result, show: Display) -> Figure | None:
-    columns = [Column(show.words("col.signal"), "code"), Column(show.words("col.reason"))]
-    rows = [(one_line(one.signal), one_line(one.reason)) for one in result.missing]
+    """The reasons, those that cost most signals first: a reader can do something about a reason."""
+    columns = [Column(show.words("col.reason")), Column(show.words("col.signal"))]
+    signals: dict[str, list[str]] = {}
+    for one in result.missing:
+        signals.setdefault(one_line(one.reason), []).append(one_line(one.signal))
+    rows = [
+        (reason, ", ".join(names))
+        for reason, names in sorted(signals.items(), key=lambda item: -len(item[1]))
+    ]
     return Figure(None, tables.capped(show.words("section.missing"), columns, rows, show)) if rows else None
 
 

@@ -16,6 +16,7 @@ from tracelens.ingest.runlog import Deliveries, Fetches
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _EPOCH = 1 << 40  # more batches than an epoch has
+_SLOW = 1.5  # times what the quicker batches take: less is a busier core
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Waits:
     """One row for each delivered batch whose making was recorded, in order of delivery; ms.
 
     ``handover``: the part of the wait in which the batch was collated, or made already. ``held``: the part in which
-    a later batch was made already. ``own``: making this batch took, collating left out.
+    a later batch was made already while this slow one was not. ``own``: making this batch took, collating left out.
     """
 
     wait: Floats
@@ -46,6 +47,7 @@ def waits(deliveries: Deliveries, fetches: Fetches, ahead: int) -> Waits:
     order = np.argsort(made, kind="stable")
     keys, begin, end = made[order], fetches.t0[order], fetches.t1[order]
     collate = np.nan_to_num(fetches.collate_ms[order])
+    making = np.maximum((end - begin) / 1e6 - collate, 0.0)
     wanted = deliveries.epoch * _EPOCH + deliveries.batch
     at = np.minimum(np.searchsorted(keys, wanted), max(keys.size - 1, 0))
     known = (deliveries.batch >= 0) & (keys.size > 0)
@@ -66,7 +68,10 @@ def waits(deliveries: Deliveries, fetches: Fetches, ahead: int) -> Waits:
         same = keys[later] == keys[at] + step
         ready = np.where(same, np.minimum(ready, end[later]), ready)
     held = np.clip(np.minimum(stop, end[at]) - np.maximum(start, ready), 0, None) / 1e6
-    own = np.maximum((end[at] - begin[at]) / 1e6 - collate[at], 0.0)
+    own = making[at]
+    # in order a worker on a busier core makes all wait as well, but nothing of its batches is slow
+    if making.size:
+        held[own < _SLOW * np.percentile(making, 25)] = 0.0
     return Waits(wait, np.minimum(after + collating, wait), held, own)
 
 

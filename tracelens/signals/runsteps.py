@@ -252,9 +252,9 @@ def _workers(log: RunLog, made: Fetches, out: Signals) -> None:
 
 
 def _waited(log: RunLog, made: Fetches) -> Waits | None:
-    """The waits of unprofiled steps, without an epoch's first, which also start the workers."""
+    """The waits of unprofiled steps; of an epoch's first, what starting the workers takes is neither of the parts."""
     got = log.deliveries
-    keep = (got.batch > 0) & log.unprofiled(got.t0, got.t1)
+    keep = log.unprofiled(got.t0, got.t1)
     return waits(got.take(keep), made, log.ahead) if keep.any() else None
 
 
