@@ -148,16 +148,6 @@ def test_plain_steps_are_never_profiled_and_some_remain(
         assert log.steps.plain.sum() >= len(durations) - 6
 
 
-def test_baseline_is_the_median_of_the_steps_before_the_window(tmp_path: Path) -> None:
-    lines(
-        tmp_path / "windows.jsonl",
-        [{"window": 0, "complete": False}, {"window": 0, "baseline_ms": [9, 10, 30], "complete": True}],
-    )
-    log = read_run_log(RankFiles(0, tmp_path))
-    assert log.baseline_ms(0) == 10
-    assert log.baseline_ms(1) is None
-
-
 @pytest.mark.parametrize(
     "name", ["steps.jsonl", "loader.jsonl", "worker-101.jsonl", "process.jsonl", "windows.jsonl"]
 )

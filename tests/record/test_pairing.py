@@ -80,3 +80,36 @@ def test_a_process_that_trains_is_not_forked_for_it(
     opened = session.open_session(RecordOptions(("python",), tmp_path / "run"), [], within_job=within_job)
     assert opened is not None
     assert Bundle.open(opened.bundle).manifest["host"] == {"pair_speed": None if within_job else 0.7}
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "asked", "found"),
+    [
+        (0.64, 0.94, True, 0.94), (0.64, 0.62, True, 0.64), (None, 0.9, True, 0.9), (0.64, None, True, 0.64),
+        (0.9, 0.6, False, 0.9),
+    ],
+)  # fmt: skip
+def test_a_core_that_seemed_shared_is_asked_about_again_after_the_job(
+    first: float | None,
+    later: float | None,
+    asked: bool,
+    found: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "pair_speed", lambda: first)
+    opened = session.open_session(RecordOptions(("python",), tmp_path / "run"), [])
+    assert opened is not None
+    monkeypatch.setattr(session, "pair_speed", lambda: later)
+    session.measure_again(opened)
+    bundle = Bundle.open(opened.bundle)
+    assert bool(bundle.events_of("machine")) == asked
+    assert bundle.pair_speed == found
+
+
+def test_a_damaged_speed_is_none(tmp_path: Path) -> None:
+    for damaged in ('"x"', "[]", "-1", "NaN", "7", "true"):
+        (tmp_path / "bundle.json").write_text(
+            f'{{"schema": "tracelens.bundle/1", "host": {{"pair_speed": {damaged}}}}}'
+        )
+        assert Bundle.open(tmp_path).pair_speed is None

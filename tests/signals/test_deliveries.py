@@ -55,7 +55,9 @@ def test_a_later_batch_that_is_ready_is_held_back() -> None:
 
 def test_what_is_ready_behind_a_batch_of_the_usual_length_is_not_held_back_by_it() -> None:
     # one worker's core is a third slower: its batches always come last
-    made = [(2 * k, 130 * k, 130 * k + 130, 0) for k in range(4)] + [(2 * k + 1, 100 * k, 100 * k + 100, 0) for k in range(4)]
+    made = [(2 * k, 130 * k, 130 * k + 130, 0) for k in range(4)] + [
+        (2 * k + 1, 100 * k, 100 * k + 100, 0) for k in range(4)
+    ]
     found = waits(_deliveries((0, 10, 130), (2, 140, 260)), _fetches(*made), 4)
     assert found.wait.tolist() == [120, 120]
     assert found.held.tolist() == [0, 0]

@@ -106,7 +106,7 @@ class Deliveries:
 class RunLog:
     """What one rank recorded beside its traces. ``settings`` are the training loader's effective arguments.
 
-    ``host``: what the recorder measured of the machine before the job began. ``other_starts_ms``: what starting other
+    ``pair_speed``: as ``Bundle.pair_speed``. ``other_starts_ms``: what starting other
     loaders' workers took over the whole run.
     """
 
@@ -121,7 +121,7 @@ class RunLog:
     process: Mapping[str, Any]
     points: LoaderPoints | None
     deliveries: Deliveries
-    host: Mapping[str, Any] = field(default_factory=dict)
+    pair_speed: float | None = None
     batches: Batches = field(default_factory=lambda: read_batches((), None))
     passes: Passes = field(default_factory=lambda: read_passes((), None))
     other_starts_ms: float | None = None
@@ -145,13 +145,6 @@ class RunLog:
             if is_whole(window.get("t0")) and is_whole(window.get("t1")):
                 keep &= (t1 < window["t0"]) | (t0 > window["t1"])
         return keep
-
-    def baseline_ms(self, window: int) -> float | None:
-        """Median of the unprofiled steps right before a window."""
-        for record in self.windows:
-            if record.get("window") == window and record.get("baseline_ms"):
-                return float(np.median(np.asarray(record["baseline_ms"], dtype=float)))
-        return None
 
 
 def read_run_log(files: RankFiles) -> RunLog:

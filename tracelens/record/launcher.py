@@ -16,7 +16,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.record.companion import Sampler
 from tracelens.record.diagnosis import outcome_messages
 from tracelens.record.options import RecordOptions, parse_settings
-from tracelens.record.session import Session, open_session, say
+from tracelens.record.session import Session, measure_again, open_session, say
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _SI_USER = (0, -6)  # sent by a process (SI_USER, SI_TKILL), not by the terminal to the whole group
@@ -61,6 +61,8 @@ def record(options: RecordOptions) -> Outcome:
     code = _wait(process, sampler)
     session.event("exit", code=code, signal=code - 128 if process.returncode < 0 else None)
     sampler.stop()
+    if session.leader:
+        measure_again(session)
     _finish(session, options, code, time.monotonic() - started)
     return Outcome(code, session.bundle)
 

@@ -2,7 +2,8 @@
 
 Virtual machines hide which of their CPUs share a core, and two busy hyper-threads each run at 0.55 to 0.75 of the speed
 of one alone, so that "two cores free" promises up to twice too much. Measured before the job starts, in a tenth of a
-second (three where a core seems to be shared), because nothing in the job's own timeline shows it.
+second (three where a core seems to be shared, and then once more when it has ended), because nothing in the job's own
+timeline shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 _SPIN_S = 0.012
 _START_S = 0.003  # for all children to be there
 _TRIES, _MOST_TRIES = 3, 10
-_APART = 0.8  # two hyper-threads of one core reach 0.75 at most: CPUs that are this fast together share none
+APART = 0.8  # two hyper-threads of one core reach 0.75 at most: CPUs that are this fast together share none
 _LEAST = 0.55  # below, something else took their time: two hyper-threads do a tenth more than one at least
 _CROWDED = 0.3  # of the time
 
@@ -69,7 +70,7 @@ def _measure(pair: tuple[int, int]) -> float | None:
     alone, both, own = 0.0, 0.0, 0.0
     before, begun = _busy_s(pair), time.monotonic()
     for number in range(_MOST_TRIES):
-        if number >= _TRIES and both >= _APART * alone:
+        if number >= _TRIES and both >= APART * alone:
             break
         alone = max(alone, float(_rounds(pair[:1])[0]))
         both = max(both, statistics.mean(_rounds(pair)))

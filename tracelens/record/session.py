@@ -23,7 +23,7 @@ from tracelens.agent.redact import Redactor
 from tracelens.bundle import Bundle, append_line, is_bundle, write_manifest
 from tracelens.errors import InputError, UsageError
 from tracelens.record.options import RecordOptions
-from tracelens.record.pairing import pair_speed
+from tracelens.record.pairing import APART, pair_speed
 
 RUNS = "tracelens-runs"
 SAMPLER = (sys.executable, "-m", "tracelens.record.sampler")
@@ -182,6 +182,17 @@ def open_session(
     if folder != place:
         session.warn("output", f"{place} cannot be written, the bundle is {folder}")
     return session
+
+
+def measure_again(session: Session) -> None:
+    """After the job: ask once more how fast two CPUs are together, where a core seemed to be shared or nothing was known.
+
+    Virtual machines have neighbours that come and go, and each of the two looks takes a moment only.
+    """
+    with contextlib.suppress(InputError, OSError):
+        known = Bundle.open(session.bundle).pair_speed
+        if known is None or known < APART:
+            session.event("machine", pair_speed=pair_speed())
 
 
 def _user() -> str:

@@ -25,10 +25,9 @@ def machine_signals(analysis: RankAnalysis, out: Signals) -> None:
     whole = analysis.whole_host_log
     if whole is not None:
         out.add("machine.foreign_cores", foreign_cores(whole), "cores", "host log (whole run)")
-    pair = analysis.run_log.host.get("pair_speed") if analysis.run_log is not None else None
     out.add(
         "machine.pair_speed",
-        float(pair) if isinstance(pair, int | float) and 0 < pair <= 1 else None,
+        analysis.run_log.pair_speed if analysis.run_log is not None else None,
         "ratio",
         "measured before the job began",
         "needs a recorded bundle",

@@ -204,6 +204,11 @@ def _main_cpu_share(case: Case) -> float:
 
 
 def epoch_batches(case: Case) -> int | None:
+    """Batches of an epoch; None where that is unknown, and where a whole recording saw no second epoch begin: nothing
+    then says that there will be one."""
+    log = case.analysis.run_log
+    if log is not None and len(log.steps) and np.unique(log.steps.epoch[log.steps.epoch >= 0]).size < 2:
+        return None
     length, batch = case.analysis.settings.get("dataset_len"), case.analysis.batch_size
     return -(-length // batch) if isinstance(length, int) and length > 0 and batch else None
 

@@ -34,10 +34,7 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
         )
         gain, interval = anchored(loaded.measured_ms, before, alone, case.replayed is not None)
         if name == "num_workers" or gain - 1 > WORTH:
-            if loaded.limits.readers is not None or (loaded.inputs.crowd and not waits(case)):
-                # storage may be at its limit already, workers that nobody waits for may be idle: nothing recorded tells
-                interval = (min(interval[0], 1.0), interval[1])
-            stated, bounds = case.stated(gain, interval, loaded.noise)
+            stated, bounds = case.stated(gain, unseen(case, loaded, interval), loaded.noise)
             current = getattr(loaded.settings, name)
             if gain <= 1 + WORTH:
                 stated, bounds = None, None
@@ -66,6 +63,14 @@ def loader_proposals(case: Case, loaded: LoaderCase) -> tuple[list[Proposal], li
 def waits(case: Case) -> bool:
     """Whether steps wait for data although no rule says why."""
     return (case.signals.number("load.saving_ms") or 0.0) >= WAITS * case.step_ms
+
+
+def unseen(case: Case, loaded: LoaderCase, interval: tuple[float, float]) -> tuple[float, float]:
+    """The interval down to no gain where storage may be at its limit already, or workers that nobody waits for idle:
+    nothing recorded tells."""
+    if loaded.limits.readers is not None or (loaded.inputs.crowd and not waits(case)):
+        return min(interval[0], 1.0), interval[1]
+    return interval
 
 
 def _rule(loaded: LoaderCase, changes: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from tracelens.diagnose.advice.case import Advice, Case, Proposal, widened
 from tracelens.diagnose.advice.coding import code_proposals
 from tracelens.diagnose.advice.copying import copy_proposals
 from tracelens.diagnose.advice.loader_case import LoaderCase, loader_case
-from tracelens.diagnose.advice.loading import anchored, loader_proposals
+from tracelens.diagnose.advice.loading import anchored, loader_proposals, unseen
 from tracelens.diagnose.advice.sizing import batch_proposals
 from tracelens.model import Curve, Declined, Plan, Recommendation
 from tracelens.units import milliseconds
@@ -185,7 +185,7 @@ def _plan(case: Case, proposals: Sequence[Proposal], loaded: LoaderCase | None) 
             else loaded.advice.advised
         )
         gain, interval = anchored(loaded.measured_ms, loaded.advice.current, joint, case.replayed is not None)
-        noise = loaded.noise
+        interval, noise = unseen(case, loaded, interval), loaded.noise
         following = case.next_bottleneck(merge(LOADED, likely) if likely is not None else LOADED)
     elif likely is not None:
         low, high = _joined([c.low for c in changes]), _joined([c.high for c in changes])
