@@ -3,7 +3,9 @@
     python benchmarks/zoo_live.py [JOB...] [--repeats 2] [--sweep] [--keep DIR]
 
 Prints a line a job and the scores: right causes, predicted against measured speed-up, measured inside the
-stated interval, directions, width of the intervals; with --sweep, how good the chosen value is among all.
+stated interval, directions, width of the intervals; with --sweep, how good the chosen value is among all. Where
+only the job's own switch repairs its fault, what the report advises to ``--set`` is tried too: its numbers are
+promises as well.
 Everything is measured on this machine as it is now. ``others`` is how many cores other processes kept busy
 meanwhile: where that is much, a job may get the same share of the cores however many workers it has (Linux
 divides them by session and by control group), and what is measured says little. So the scores of speed-ups are
@@ -23,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.zoo.catalog import BY_NAME, ZOO, Job
-from tests.zoo.harness import Outcome, record, run
+from tests.zoo.harness import Outcome, Trial, record, run
 from tracelens.bundle import Bundle
 from tracelens.check.speed import logged_sample, throughput
 
@@ -46,7 +48,7 @@ def main() -> int:
     jobs = [BY_NAME[name] for name in options.jobs] or list(ZOO)
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start", flush=True)
     print(
-        f"{'job':<18} {'verdict: cause':<34} {'tried':<24} {'predicted':>9} {'interval':>14} "
+        f"{'job':<18} {'verdict: cause':<34} {'tried':<30} {'predicted':>9} {'interval':>14} "
         f"{'measured':>8} {'+-':>6} {'others':>6}  in"
     )
     outcomes, chosen = [], []
@@ -73,19 +75,31 @@ def main() -> int:
 
 
 def _line(one: Outcome) -> str:
-    verdict, prediction = one.before.verdict, one.prediction
+    verdict = one.before.verdict
     cause = f"{'' if one.right_cause else '! '}{verdict.bottleneck}: {verdict.cause or '-'}"
+    lines = [_trial(one.repair, one, f"{one.job.name:<18} {cause:<34}")]
+    if one.advice is not None:
+        lines.append(_trial(one.advice, one, f"{'':<18} {'the report advises':<34}"))
+    return "\n".join(lines)
+
+
+def _trial(trial: Trial, one: Outcome, start: str) -> str:
+    prediction, measured = trial.prediction, trial.comparison.measured
     low, high = prediction.interval or (None, None)
     interval = f"{low:.2f} - {high:.2f}" if low is not None and high is not None else "-"
-    predicted = f"{prediction.speedup:.2f}" if prediction.speedup is not None else "-"
-    measured = one.comparison.measured
     noise = (measured.interval[1] / measured.interval[0]) ** 0.5 - 1 if measured else None
+    tried = " ".join(trial.tried) + (" (ours)" if one.job.sets and not one.advised else "")
     return (
-        f"{one.job.name:<18} {cause:<34} {' '.join(one.tried) + ('' if one.advised or not one.job.sets else ' (ours)'):<24} "
-        f"{predicted:>9} {interval:>14} {_number(one.measured):>8} {'' if noise is None else f'{noise:.0%}':>6} "
-        f"{_number(one.others):>6}  "
-        f"{'' if not one.job.sets or one.job.gain == 'same' else 'yes' if one.inside else 'no'}"
+        f"{start} {tried:<30} {_number(prediction.speedup):>9} {interval:>14} {_number(trial.measured):>8} "
+        f"{'' if noise is None else f'{noise:.0%}':>6} {_number(one.others):>6}  "
+        f"{('yes' if trial.inside else 'no') if trial in _settable(one) else ''}"
     )
+
+
+def _settable(one: Outcome) -> list[Trial]:
+    """The trials of what ``--set`` can change, each with a promise of the report or the lack of one."""
+    own = [one.repair] if one.job.sets and one.job.gain == "faster" else []
+    return own + ([one.advice] if one.advice is not None else [])
 
 
 def _number(value: float | None) -> str:
@@ -99,44 +113,47 @@ def _scores(outcomes: list[Outcome], asked: int) -> None:
     print(f"\nright cause: {len(outcomes) - len(wrong)} of {asked}" + "".join(
         f"\n  {o.job.name}: {o.before.verdict.cause or 'none'} instead of {' or '.join(o.job.causes)}" for o in wrong
     ))  # fmt: skip
-    settable = [o for o in outcomes if o.job.sets and o.job.gain == "faster"]
-    _predictions(settable, "all")
-    _predictions([o for o in settable if o.others is not None and o.others <= _QUIET], "on a quiet machine")
+    quiet = [o for o in outcomes if o.others is not None and o.others <= _QUIET]
+    _predictions([t for o in outcomes if o.job.sets for t in _settable(o)], "jobs that --set repairs")
+    _predictions([t for o in outcomes for t in _settable(o)], "and what the report advises to set in others")
+    _predictions([t for o in quiet for t in _settable(o)], "all of these on a quiet machine")
     wrong_way = [o for o in outcomes if not _direction(o)]
     print(f"direction wrong: {len(wrong_way)}" + "".join(f"\n  {o.job.name}" for o in wrong_way))
 
 
-def _predictions(outcomes: list[Outcome], which: str) -> None:
-    print(f"predicted against measured speed-up, {which}: {len(outcomes)} jobs")
-    if not outcomes:
+def _predictions(trials: list[Trial], which: str) -> None:
+    print(f"predicted against measured speed-up, {which}: {len(trials)}")
+    if not trials:
         return
-    errors = [o.error if o.error is not None else float("inf") for o in outcomes]
-    silent = sum(o.error is None for o in outcomes)
-    widths = [o.prediction.interval[1] / o.prediction.interval[0] for o in outcomes if o.prediction.interval]
+    errors = [t.error if t.error is not None else float("inf") for t in trials]
+    silent = sum(t.error is None for t in trials)
+    widths = [t.prediction.interval[1] / t.prediction.interval[0] for t in trials if t.prediction.interval]
     print(
         f"  median absolute error {statistics.median(errors):.1%} ({silent} without a number, counted as misses)"
     )
-    print(f"  measured inside the stated interval: {sum(o.inside for o in outcomes)} of {len(outcomes)}")
+    print(f"  measured inside the stated interval: {sum(t.inside for t in trials)} of {len(trials)}")
     if widths:
         print(f"  median interval high / low: {statistics.median(widths):.2f}")
 
 
 def _direction(one: Outcome) -> bool:
     """A promise of a gain is followed by one; where nothing is wrong, nothing is promised."""
-    promised = one.prediction.speedup
     if one.job.gain == "same":
         plan = one.before.plan
         gain = plan.predicted_speedup if plan is not None else None
         return gain is None or gain <= 1 + _SAME
-    if one.measured is None:
+    if one.repair.measured is None:
         return False
-    return promised is None or promised <= 1 + _SAME or one.measured > 1
+    return all(
+        t.prediction.speedup is None or t.prediction.speedup <= 1 + _SAME or (t.measured or 0) > 1
+        for t in _settable(one)
+    )
 
 
 def _sweep(one: Outcome, folder: Path) -> tuple[float, bool]:
     """How far the tried value is from the best of all, and whether no smaller value is as good."""
     job, parameter = one.job, one.job.parameter
-    tried = next((text for text in one.tried if text.partition("=")[0] == parameter), "")
+    tried = next((text for text in one.repair.tried if text.partition("=")[0] == parameter), "")
     rates: dict[float, float] = {}
     for text in dict.fromkeys([*job.sweep, tried]):
         rate = _rate(job, folder / text.replace("=", "-"), text)

@@ -305,6 +305,29 @@ def test_a_window_without_shapes_takes_the_classes_of_one_with_them(tmp_path: Pa
     assert classify(activity).basis.tolist() == [kernels.FAMILY] * 2
 
 
+def test_a_window_without_shapes_takes_the_work_of_launches_that_all_did_the_same(tmp_path: Path) -> None:
+    shaped = Shaped()
+    for _ in range(2):
+        shaped.run("aten::mm", [[65536, 64], [64, 16]], [(GEMM, 40)], grid=[77, 1, 1])
+    # with one grid, once four times as much as before
+    for depth in (1024, 4096):
+        shaped.run("aten::mm", [[4096, depth], [depth, 4096]], [(GEMM, 400)], grid=[500, 1, 1])
+    window = shaped.activity(tmp_path / "shapes")
+    classes = classify(window)
+    assert classes.estimate is not None
+    known = kernels.known_kernels(window, classes)
+    lean = Trace()
+    for index, blocks in enumerate((77, 500)):
+        lean.launch(1000 + 10 * index, GEMM, 2000 + 500 * index, 2400 + 500 * index, grid=[blocks, 1, 1])
+    found = classify(lean.activity(tmp_path / "lean"), known=known)
+    assert found.estimate is not None
+    assert found.estimate.flops[0] == classes.estimate.flops[0]
+    assert found.estimate.bytes[0] == classes.estimate.bytes[0]
+    assert found.estimate.known.tolist() == [True, False]
+    assert [kernels.LIMITS[c] for c in found.limit.tolist()] == ["memory", "arithmetic"]
+    assert found.basis.tolist() == [kernels.SAME_KERNEL] * 2
+
+
 def test_without_shapes_families_and_unknown(tmp_path: Path) -> None:
     trace = Trace()
     for index, name in enumerate((GEMM, POINTWISE, "my_own_kernel_v3")):

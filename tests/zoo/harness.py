@@ -28,21 +28,12 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A job before and after its repair. ``tried`` are the ``--set`` texts or the switch that repaired it."""
+class Trial:
+    """A change that was made: the ``--set`` texts or the switch, what the report promised for it, and what came of it."""
 
-    job: Job
-    before: Result
-    comparison: Comparison
     tried: tuple[str, ...]
-    advised: bool
     prediction: Prediction
-    others: float | None
-
-    @property
-    def right_cause(self) -> bool:
-        """Whether the verdict names the job's fault."""
-        return self.before.verdict.cause in self.job.causes
+    comparison: Comparison
 
     @property
     def measured(self) -> float | None:
@@ -61,6 +52,27 @@ class Outcome:
         if self.prediction.speedup is None or not self.measured:
             return None
         return abs(self.prediction.speedup / self.measured - 1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A job before and after its repair.
+
+    ``advised``: the repair is the report's own advice. ``advice``: what the report advises to ``--set`` in a job whose
+    fault only its own switch repairs, tried as well.
+    """
+
+    job: Job
+    before: Result
+    repair: Trial
+    advised: bool
+    advice: Trial | None
+    others: float | None
+
+    @property
+    def right_cause(self) -> bool:
+        """Whether the verdict names the job's fault."""
+        return self.before.verdict.cause in self.job.causes
 
 
 def record(
@@ -89,17 +101,16 @@ def record(
     return out
 
 
-def advice(job: Job, result: Result) -> tuple[tuple[str, ...], bool, Prediction]:
-    """What to try: the report's own plan where it has the job's parameter in it, else what is known to help."""
-    if not job.sets:
-        return (), False, Prediction(None, None)
+def advice(job: Job, result: Result) -> tuple[tuple[str, ...], Prediction] | None:
+    """What the report says to set: its plan, else its first recommendation; with the job's parameter in it where the job
+    has one. None where it says nothing of the kind."""
     plan = result.plan
-    if plan is not None and job.parameter in plan.parameters:
-        return _texts(plan.set_flags), True, Prediction(plan.predicted_speedup, plan.interval)
+    if plan is not None and plan.set_flags and job.parameter in (None, *plan.parameters):
+        return _texts(plan.set_flags), Prediction(plan.predicted_speedup, plan.interval)
     for one in result.recommendations:
-        if one.parameter == job.parameter and one.set_flag:
-            return _texts((one.set_flag,)), True, Prediction(one.predicted_speedup, one.interval)
-    return job.sets, False, Prediction(None, None)
+        if one.set_flag and job.parameter in (None, one.parameter):
+            return _texts((one.set_flag,)), Prediction(one.predicted_speedup, one.interval)
+    return None
 
 
 def _texts(flags: Sequence[str]) -> tuple[str, ...]:
@@ -109,19 +120,37 @@ def _texts(flags: Sequence[str]) -> tuple[str, ...]:
 def run(job: Job, folder: Path, *, steps: int | None = None, repeats: int = 1) -> Outcome:
     """The whole round for one job below ``folder``: record, diagnose, repair, record again, compare.
 
-    More ``repeats`` record both sides so often, in turn, so that a busy moment hits both.
+    More ``repeats`` record all sides so often, in turn, so that a busy moment hits each.
     """
-    before = [record(job, folder / "before" / "run0", steps=steps)]
-    result = load_side(before[0]).first.result
-    sets, advised, prediction = advice(job, result)
-    repaired = not job.sets and job.switch is not None
-    after = [record(job, folder / "after" / "run0", sets, repaired=repaired, steps=steps)]
-    for number in range(1, repeats):
-        before.append(record(job, folder / "before" / f"run{number}", steps=steps))
-        after.append(record(job, folder / "after" / f"run{number}", sets, repaired=repaired, steps=steps))
-    comparison = compare(_side("before", before), _side("after", after))
-    tried = sets or ((job.switch,) if job.switch else ())
-    return Outcome(job, result, comparison, tried, advised, prediction, others_cores([*before, *after]))
+    first = record(job, folder / "before" / "run0", steps=steps)
+    result = load_side(first).first.result
+    found = advice(job, result)
+    sets, prediction = found or (job.sets, Prediction(None, None))
+    changes: dict[str, tuple[tuple[str, ...], bool]] = {"before": ((), False)}
+    changes["after"] = (sets, False) if job.sets else ((), job.switch is not None)
+    if found and not job.sets:
+        changes["advised"] = (sets, False)
+    bundles: dict[str, list[Path]] = {name: [] for name in changes}
+    for number in range(repeats):
+        for name, (texts, repaired) in changes.items():
+            out = folder / name / f"run{number}"
+            bundles[name].append(
+                first if out.exists() else record(job, out, texts, repaired=repaired, steps=steps)
+            )
+    sides = {name: _side(name, recorded) for name, recorded in bundles.items()}
+    switch = (job.switch,) if job.switch is not None else ()
+    return Outcome(
+        job,
+        result,
+        Trial(
+            sets if job.sets else switch,
+            prediction if job.sets else Prediction(None, None),
+            compare(sides["before"], sides["after"]),
+        ),
+        bool(found and job.sets),
+        Trial(sets, prediction, compare(sides["before"], sides["advised"])) if "advised" in sides else None,
+        others_cores([one for recorded in bundles.values() for one in recorded]),
+    )
 
 
 def others_cores(bundles: Sequence[Path]) -> float | None:

@@ -19,17 +19,17 @@ def test_waiting_for_samples_is_found_and_repaired_as_advised(name: str, tmp_pat
     assert outcome.before.verdict.bottleneck == "cpu"
     assert outcome.right_cause, outcome.before.verdict
     assert outcome.advised, outcome.before.recommendations
-    assert outcome.measured is not None
-    assert outcome.measured > 1.2
-    assert outcome.prediction.speedup is None or outcome.prediction.speedup > 1.1
+    assert outcome.repair.measured is not None
+    assert outcome.repair.measured > 1.2
+    assert outcome.repair.prediction.speedup is None or outcome.repair.prediction.speedup > 1.1
 
 
 @pytest.mark.zoo
 def test_a_stall_for_checkpoints_is_found(tmp_path: Path) -> None:
     outcome = run(BY_NAME["checkpoint_stall"], tmp_path, steps=100)
     assert outcome.right_cause, outcome.before.verdict
-    assert outcome.measured is not None
-    assert outcome.measured > 1.1
+    assert outcome.repair.measured is not None
+    assert outcome.repair.measured > 1.1
 
 
 @pytest.mark.zoo

@@ -16,7 +16,8 @@ from tracelens.ingest.host_jsonl import read_host_log
 from tracelens.ingest.tables import GpuLog, HostLog
 from tracelens.signals.activity import Activity
 from tracelens.signals.analysis import RankAnalysis
-from tracelens.signals.kernels import KnownKernels, classify, known_kernels
+from tracelens.signals.kernels import classify, known_kernels
+from tracelens.signals.other_window import KnownKernels
 from tracelens.trace.reader import read_trace
 from tracelens.trace.tables import TraceTables
 

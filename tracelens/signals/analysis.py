@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from tracelens.ingest.runlog import RunLog
 from tracelens.ingest.tables import GpuLog, HostLog
 from tracelens.signals.activity import Activity
-from tracelens.signals.kernels import KernelClasses, KnownKernels, classify
+from tracelens.signals.kernels import KernelClasses, classify
+from tracelens.signals.other_window import KnownKernels
 from tracelens.signals.phases import CopyCalls, Phases, copy_calls, partition
 from tracelens.signals.steps import Steps, find_steps
 from tracelens.trace.tables import Device, Host, HostEvents, TraceTables

@@ -14,6 +14,7 @@ from tracelens.signals.activity import Activity
 from tracelens.signals.devices import DeviceSpec, assumed, describe, lookup
 from tracelens.signals.kernel_names import MATRIX_FAMILIES, family, precision
 from tracelens.signals.operators import launching_operators
+from tracelens.signals.other_window import KnownKernels, learn, recognised, take_over
 from tracelens.signals.roofline import Estimate, Reach, estimate, reach, times
 from tracelens.trace.tables import Device
 
@@ -71,17 +72,13 @@ class KernelClasses:
         return float(duration[kernels & wanted].sum()) / total if total else None
 
 
-# (kernel name, blocks, threads a block) -> limit
-KnownKernels = Mapping[tuple[str, int, int], int]
-
-
 def classify(
     activity: Activity, log: GpuLog | None = None, known: KnownKernels | None = None
 ) -> KernelClasses:
     """Classes by roofline where shapes were recorded, else by kernel family; too small by grid and duration.
 
-    ``log``: hardware counters, where it has them, settle what neither tells. ``known``: classes of the same kernels in
-    another window of the run, which was recorded with shapes.
+    ``log``: hardware counters, where it has them, settle what neither tells. ``known``: what another window of the run,
+    which was recorded with shapes, tells of the same kernels.
     """
     device = activity.device
     duration = device.end - device.start
@@ -95,23 +92,32 @@ def classify(
     # less than half a wave of blocks leaves most of the GPU idle, whatever the kernel does
     underfilled = (device.blocks > 0) & (device.blocks * 2 <= units)
     found = reached = None
-    judged = np.zeros(len(device), dtype=bool)
+    judged = taken = np.zeros(len(device), dtype=bool)
+    elsewhere = np.full(len(device), -1, dtype=np.int64)
+    if known is not None:
+        elsewhere = recognised(activity, limit >= 0, known)
     if spec is not None and len(device):
         found = estimate(activity, owner, spec)
+        if known is not None:
+            elsewhere[found.known] = -1
+            taken = take_over(found, elsewhere, known)
         reached = reach(found, duration, device.blocks, spec)
         computing, moving = times(found, reached, spec)
         judged = (limit >= 0) & found.known
         # near the ridge the estimates cannot tell; a kernel that leaves the DRAM idle is not limited by it
         unsaturated = (moving < _NEAR_RIDGE * computing) & (moving * 1e9 < _SATURATED * duration)
         limit[judged] = np.where((computing > moving) | unsaturated, ARITHMETIC, MEMORY)[judged]
-        basis[judged] = SHAPES
+        basis[judged] = np.where(taken, SAME_KERNEL, SHAPES)[judged]
         _same_kernel(activity, limit, basis, judged)
         needed = np.where(judged, np.maximum(computing, moving), 0.0) * 1e9
         # ramp-up, drain or idle units take longer than the work itself would
         idle = judged & (needed < 0.5 * duration) & ((duration < _SMALL_NS) | underfilled)
         limit[idle] = SMALL
-    if known:
-        judged |= _from_elsewhere(activity, limit, basis, judged, known)
+    if known is not None:
+        # what launches of unlike work leave is the limit that the kernel mostly has
+        rest = (elsewhere >= 0) & ~judged & (basis != SAME_KERNEL)
+        limit[rest], basis[rest] = known.limit[elsewhere[rest]], SAME_KERNEL
+        judged = judged | rest
     _by_counters(limit, basis, log)
     kernel = (limit >= 0) & ~judged
     limit[kernel & ((duration < _SMALL_NS) | underfilled)] = SMALL
@@ -166,41 +172,11 @@ def _same_kernel(
     basis[rows] = SAME_KERNEL
 
 
-def known_kernels(activity: Activity, classes: KernelClasses) -> KnownKernels:
-    """The class that each kernel, launched with the same grid and block, has for most of its time by its shapes."""
-    device, names = activity.device, activity.tables.names
-    spent: dict[tuple[str, int, int], NDArray[np.float64]] = {}
-    for row in np.flatnonzero(classes.basis == SHAPES).tolist():
-        key = (names[device.name[row]], int(device.blocks[row]), int(device.block_threads[row]))
-        spent.setdefault(key, np.zeros(len(LIMITS)))[classes.limit[row]] += (
-            device.end[row] - device.start[row]
-        )
-    return {key: int(np.argmax(times)) for key, times in spent.items()}
-
-
-def _from_elsewhere(
-    activity: Activity,
-    limit: NDArray[np.int8],
-    basis: NDArray[np.int8],
-    judged: NDArray[np.bool_],
-    known: KnownKernels,
-) -> NDArray[np.bool_]:
-    """Gives kernels the class they have in another window; which ones."""
-    device, names = activity.device, activity.tables.names
-    rows = np.flatnonzero((limit >= 0) & ~judged & (device.kind == Device.KERNEL) & (basis != SAME_KERNEL))
-    keys = np.stack([device.name[rows], device.blocks[rows], device.block_threads[rows]], axis=1).astype(
-        np.int64
-    )
-    found = np.zeros(len(device), dtype=bool)
-    kinds, inverse = np.unique(keys, axis=0, return_inverse=True)
-    codes = np.array([known.get((names[n], b, t), -1) for n, b, t in kinds.tolist()], dtype=np.int8)
-    if not codes.size:
-        return found
-    mine = codes[inverse.ravel()]
-    limit[rows[mine >= 0]] = mine[mine >= 0]
-    basis[rows[mine >= 0]] = SAME_KERNEL
-    found[rows[mine >= 0]] = True
-    return found
+def known_kernels(activity: Activity, classes: KernelClasses) -> KnownKernels | None:
+    """What this window, recorded with shapes, tells of its kernels; None where it tells nothing."""
+    if classes.estimate is None or not (classes.basis == SHAPES).any():
+        return None
+    return learn(activity, classes.limit, classes.basis == SHAPES, classes.estimate, len(LIMITS))
 
 
 def _by_counters(limit: NDArray[np.int8], basis: NDArray[np.int8], log: GpuLog | None) -> None:
