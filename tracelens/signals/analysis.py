@@ -20,6 +20,7 @@ from tracelens.signals.steps import Steps, find_steps
 from tracelens.trace.tables import Device, Host, HostEvents, TraceTables
 
 Ints = NDArray[np.int64]
+_AHEAD = 0.9  # of the GPU's own work: a step that takes less did not wait for it
 _ENOUGH = 5  # unprofiled steps from which their mean says more than the profiled window's
 
 
@@ -158,13 +159,21 @@ class RankAnalysis:
 
     @cached_property
     def baseline_ms(self) -> float | None:
-        """Mean step without the profiler: of the steps right before this window, else of the run's unprofiled ones."""
+        """Mean step without the profiler: of the steps right before this window, else of the run's unprofiled ones.
+
+        None where the kernels of a step alone take longer: the host then ran ahead and filled the launch queue.
+        """
         if self.run_log is None:
             return None
-        for record in self.run_log.windows:
-            if record.get("file") == self.trace_name and record.get("baseline_ms"):
-                return float(np.mean(np.asarray(record["baseline_ms"], dtype=float)))
-        return float(self.plain_ms.mean()) if self.plain_ms.size >= _ENOUGH else None
+        found = next(
+            (r["baseline_ms"] for r in self.run_log.windows if r.get("file") == self.trace_name and r.get("baseline_ms")),
+            self.plain_ms if self.plain_ms.size >= _ENOUGH else None,
+        )  # fmt: skip
+        if found is None:
+            return None
+        mean = float(np.mean(np.asarray(found, dtype=float)))
+        working = self.activity.busy((Device.KERNEL, Device.MEMSET, Device.D2D)).measure(*self.window)
+        return mean if mean >= _AHEAD * self.per_step_ms(float(working)) else None
 
     @property
     def has_step_log(self) -> bool:

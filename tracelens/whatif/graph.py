@@ -110,6 +110,8 @@ class Graph:
     ``backlog``: per stream, when work queued before the first interaction ends, ns after the steps begin on the host;
     ``queued``: ns of it in which the stream works rather than waits (None: all).
     ``call_work``: the kind of host work that the interaction's own cost is (None: all dispatch).
+    ``host_ns``: how long the host took for the steps, less than ``recorded_ns`` where it ran ahead of the GPU (None: as
+    long).
     ``rows``: each activity's row in the trace, ``events``: recorded host events that begin in the gap (None: a graph not
     made from one).
     Activities: ``hidden`` ns of unrecorded work before it, ``tail`` ns after it (None: 0) (a CUDA graph's; where ``foreign``
@@ -151,6 +153,7 @@ class Graph:
     tail: Floats | None = None
     queued: Floats | None = None
     foreign: bool = False
+    host_ns: float | None = None
 
     def __len__(self) -> int:
         return int(self.kind.size)
@@ -214,7 +217,7 @@ def build_graph(
         concurrent=_concurrency(analysis), recorded_ns=recorded,
         begun_ns=float(steps.done[last] - low) - recorded, start_ns=low,
         call_work=_call_work(analysis, rows, kinds, order, begin, count), rows=order,
-        foreign=foreign, tail=tail, events=_recorded_events(analysis, np.minimum(previous, start), start),
+        foreign=foreign, tail=tail, host_ns=float(steps.end[last] - low), events=_recorded_events(analysis, np.minimum(previous, start), start),
     )  # fmt: skip
 
 

@@ -305,7 +305,8 @@ def fit_service(graph: Graph, workers: int, ahead: int, busy: float | None = Non
     count = asked.size
     if not count:
         return np.empty(0)
-    step = graph.recorded_ns / max(graph.steps, 1)
+    # batches are taken at the host's pace, which is not the GPU's while the launch queue fills
+    step = min(graph.recorded_ns, graph.host_ns or graph.recorded_ns) / max(graph.steps, 1)
     waited = there - asked > max(0.02 * step, 200_000.0)
     # after this many batches in time, one from every worker or half of all, nothing waits for them any more
     over = count - 1 - int(np.flatnonzero(waited).max(initial=-1)) >= min(workers, count / 2)
