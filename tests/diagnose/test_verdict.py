@@ -90,7 +90,7 @@ def test_a_clear_margin_is_surer_than_a_narrow_one() -> None:
 def test_doubts_lower_confidence() -> None:
     plain = sure(cpu=40.0)
     assert sure(error=0.06, cpu=40.0) < plain
-    assert sure({"quality.step_cv": 0.8}, cpu=40.0) < plain
+    assert sure({"quality.step_error": 0.25}, cpu=40.0) < plain
     assert sure({"quality.coverage": 0.7}, cpu=40.0) < plain
     assert (
         sure({"quality.steps": 2, "steps.steady": 2, "quality.step_source": "profiler_step"}, cpu=40.0) <= 0.8

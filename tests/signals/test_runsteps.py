@@ -37,7 +37,7 @@ def test_speed_is_that_of_the_unprofiled_steps(tmp_path: Path) -> None:
     out = signals_of(Run(steps=40, step_ms=10, slow=lambda s: 10.0 if 12 <= s < 19 else 0.0), tmp_path)
     assert out.number("steps.mean_ms") == out.number("steps.median_ms") == out.number("steps.p95_ms") == 10
     assert out.number("steps.count") == 40
-    assert out.number("quality.step_cv") == 0
+    assert out.number("quality.step_error") == 0
     assert out.number("throughput.samples_per_s") == pytest.approx(3200)
 
 

@@ -163,10 +163,9 @@ def confidence(
     for rule, doubt in _DOUBTS.items():
         if _fired(evaluations, rule):
             sure *= doubt
-    steady, spread = signals.number("steps.steady") or 0, signals.number("quality.step_cv")
-    if spread is not None and steady >= 3:
-        # standard error of the mean step against the threshold that decides
-        sure *= 1 - 0.3 * min(spread / steady**0.5 / 0.3, 1.0)
+    steady, error = signals.number("steps.steady") or 0, signals.number("quality.step_error")
+    if error is not None and steady >= 3:
+        sure *= 1 - min(error, 0.3)
     if whatifs.error is not None:
         sure *= 1 - min(abs(whatifs.error) / 0.1, 0.5)
     other, agreement = second_opinion(signals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.signal import Signals
@@ -33,8 +34,13 @@ def quality_signals(analysis: RankAnalysis, out: Signals) -> None:
     _coverage(analysis, out)
     durations = steps.durations.astype(float)
     if steps.steady >= 2 and durations.mean() > 0:
-        out.add("quality.step_cv", float(durations.std() / durations.mean()), "ratio", TRACE)
-    out.missing("fewer than two steady steps", "quality.step_cv")
+        out.add("quality.step_error", mean_error(durations), "ratio", TRACE)
+    out.missing("fewer than two steady steps", "quality.step_error")
+
+
+def mean_error(values: NDArray[np.float64]) -> float:
+    """Relative standard error of a mean."""
+    return float(values.std() / values.mean() / values.size**0.5)
 
 
 def expects_gpu(analysis: RankAnalysis) -> bool:

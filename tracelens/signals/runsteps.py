@@ -16,6 +16,7 @@ from tracelens.ingest.tables import TrainingLog
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.deliveries import Waits, waits
 from tracelens.signals.loader import burst
+from tracelens.signals.quality import mean_error
 from tracelens.signals.recurrence import recurs
 from tracelens.signals.signal import Signals
 
@@ -64,7 +65,7 @@ def _speed(analysis: RankAnalysis, log: RunLog, out: Signals) -> None:
     out.add("steps.mean_ms", float(durations.mean()), "ms", STEPS)
     out.add("steps.median_ms", float(np.median(durations)), "ms", STEPS)
     out.add("steps.p95_ms", float(np.percentile(durations, 95)), "ms", STEPS)
-    out.add("quality.step_cv", float(durations.std() / durations.mean()), "ratio", STEPS)
+    out.add("quality.step_error", mean_error(durations), "ratio", STEPS)
     samples = log.steps.samples[log.steps.plain]
     known = np.isfinite(samples)
     if known.any():
@@ -307,7 +308,7 @@ def log_only_signals(
     out.add("steps.mean_ms", mean, "ms", source)
     out.add("steps.median_ms", float(np.median(durations)), "ms", source)
     out.add("steps.p95_ms", float(np.percentile(durations, 95)), "ms", source)
-    out.add("quality.step_cv", float(durations.std() / mean) if mean else None, "ratio", source)
+    out.add("quality.step_error", mean_error(durations) if mean else None, "ratio", source)
     waited = np.isfinite(waits)
     if waited.any():
         out.add("load.saving_ms", float(waits[waited].mean()), "ms", source)
