@@ -217,7 +217,8 @@ def build_graph(
         concurrent=_concurrency(analysis), recorded_ns=recorded,
         begun_ns=float(steps.done[last] - low) - recorded, start_ns=low,
         call_work=_call_work(analysis, rows, kinds, order, begin, count), rows=order,
-        foreign=foreign, tail=tail, host_ns=float(steps.end[last] - low), events=_recorded_events(analysis, np.minimum(previous, start), start),
+        foreign=foreign, tail=tail, host_ns=float(steps.end[last] - low),
+        events=_recorded_events(analysis, np.minimum(previous, start), start),
     )  # fmt: skip
 
 
