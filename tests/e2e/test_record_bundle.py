@@ -177,7 +177,8 @@ def test_process_and_events(recorded: Recorded, rank: RankFiles) -> None:
     assert process["platform"] == sys.platform
     assert process["device"] is None
     bundle = recorded.bundle
-    assert [event["event"] for event in bundle.events if event["event"] != "warning"] == [
+    # "machine" only where a core seemed shared before the job
+    assert [event["event"] for event in bundle.events if event["event"] not in ("warning", "machine")] == [
         "start", "torch", "agent", "done", "exit", "end",
     ]  # fmt: skip
     assert bundle.exit is not None
