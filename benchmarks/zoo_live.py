@@ -131,9 +131,19 @@ def _predictions(trials: list[Trial], which: str) -> None:
     print(
         f"  median absolute error {statistics.median(errors):.1%} ({silent} without a number, counted as misses)"
     )
-    print(f"  measured inside the stated interval: {sum(t.inside for t in trials)} of {len(trials)}")
+    print(
+        f"  measured inside the stated interval: {sum(t.inside for t in trials)} of {len(trials)}; "
+        f"overlapping it with the repeats' own: {sum(_overlap(t) for t in trials)}"
+    )
     if widths:
         print(f"  median interval high / low: {statistics.median(widths):.2f}")
+
+
+def _overlap(trial: Trial) -> bool:
+    stated, measured = trial.prediction.interval, trial.comparison.measured
+    if stated is None or measured is None:
+        return False
+    return stated[0] <= measured.interval[1] and measured.interval[0] <= stated[1]
 
 
 def _direction(one: Outcome) -> bool:

@@ -206,17 +206,12 @@ class Bundle:
         return sorted(found, key=lambda rank: rank.rank)
 
     @property
-    def pair_speed(self) -> float | None:
-        """Speed of each of two busy CPUs against one alone, 0..1; the best that was measured, None where nothing was."""
-        host = self.manifest.get("host")
-        found = [one.get("pair_speed") for one in (host, *self.events_of("machine")) if isinstance(one, dict)]
-        return max(
-            (
-                float(v)
-                for v in found
-                if isinstance(v, int | float) and not isinstance(v, bool) and 0 < v <= 1
-            ),
-            default=None,
+    def pair_speeds(self) -> tuple[float, ...]:
+        """Speed of each of two busy CPUs against one alone, 0..1: before the job and, where it was asked again, after."""
+        looks = [self.manifest.get("host"), *self.events_of("machine")]
+        found = [one.get("pair_speed") for one in looks if isinstance(one, dict)]
+        return tuple(
+            float(v) for v in found if isinstance(v, int | float) and not isinstance(v, bool) and 0 < v <= 1
         )
 
     @property

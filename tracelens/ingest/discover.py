@@ -111,7 +111,7 @@ def _bundle(path: Path, extras: Extras, loader: Mapping[str, Any]) -> RunInput:
     gpu = tuple(p for p in (path / "gpu.jsonl",) if p.is_file() and p.stat().st_size)
     host = tuple(p for p in (path / "host.jsonl",) if p.is_file() and p.stat().st_size)
     ranks = tuple(
-        _bundle_rank(files, bundle.pair_speed, loader, (*extras.gpu_logs, *gpu), (*extras.host_logs, *host))
+        _bundle_rank(files, bundle.pair_speeds, loader, (*extras.gpu_logs, *gpu), (*extras.host_logs, *host))
         for files in bundle.ranks
     )
     return RunInput(
@@ -136,13 +136,13 @@ def _foreign(bundle: Bundle) -> Iterator[str]:
 
 def _bundle_rank(
     files: RankFiles,
-    pair_speed: float | None,
+    pair_speeds: tuple[float, ...],
     loader: Mapping[str, Any],
     gpu: tuple[Path, ...],
     host: tuple[Path, ...],
 ) -> RankInput:
     """A rank of a bundle; its complete lean windows come first: they time the steps."""
-    log = dataclasses.replace(read_run_log(files), pair_speed=pair_speed)
+    log = dataclasses.replace(read_run_log(files), pair_speeds=pair_speeds)
     order = {"lean": 0, "shapes": 1, "stacks": 2}
     kinds = {
         str(w.get("file")): (not w.get("complete"), order.get(str(w.get("kind")), 3)) for w in log.windows

@@ -106,7 +106,7 @@ class Deliveries:
 class RunLog:
     """What one rank recorded beside its traces. ``settings`` are the training loader's effective arguments.
 
-    ``pair_speed``: as ``Bundle.pair_speed``. ``other_starts_ms``: what starting other
+    ``pair_speeds``: as ``Bundle.pair_speeds``. ``other_starts_ms``: what starting other
     loaders' workers took over the whole run.
     """
 
@@ -121,7 +121,7 @@ class RunLog:
     process: Mapping[str, Any]
     points: LoaderPoints | None
     deliveries: Deliveries
-    pair_speed: float | None = None
+    pair_speeds: tuple[float, ...] = ()
     batches: Batches = field(default_factory=lambda: read_batches((), None))
     passes: Passes = field(default_factory=lambda: read_passes((), None))
     other_starts_ms: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,19 +26,31 @@ def machine_signals(analysis: RankAnalysis, out: Signals) -> None:
     whole = analysis.whole_host_log
     if whole is not None:
         out.add("machine.foreign_cores", foreign_cores(whole), "cores", "host log (whole run)")
-    out.add(
-        "machine.pair_speed",
-        analysis.run_log.pair_speed if analysis.run_log is not None else None,
-        "ratio",
-        "measured before the job began",
-        "needs a recorded bundle",
-    )
+    _pair(analysis.run_log.pair_speeds if analysis.run_log is not None else (), out)
     host_log_signals(analysis.host_log, analysis.settings.get("cpu_count"), analysis.rank, out)
     whole = analysis.whole_host_log
     usual, most = _worker_cpu(whole, analysis.rank) if whole is not None and len(whole) else (None, None)
     why = "no host log of the whole run, or no worker process in it"
     out.add("machine.worker_cpu_usual", usual, "cores", LOG, why)
     out.add("machine.worker_cpu_most", most, "cores", LOG, why)
+
+
+_APART = 0.8  # two CPUs that are this fast together do not share a core: hyper-threads reach 0.75 at most
+_AGREE = 1.05  # two looks that differ by more were disturbed by something else
+
+
+def _pair(looks: Sequence[float], out: Signals) -> None:
+    """How fast two CPUs are together (disturbances only slow them down, so the best look is nearest), and whether they
+    share a core: said where it takes no second look, or two agree."""
+    best = max(looks, default=None)
+    source, why = "measured before and after the job", "needs a recorded bundle"
+    out.add("machine.pair_speed", best, "ratio", source, why)
+    shared: bool | None = None
+    if best is not None and best >= _APART:
+        shared = False
+    elif len(looks) > 1 and max(looks) <= _AGREE * min(looks):
+        shared = True
+    out.add("machine.shared_core", shared, None, source, why)
 
 
 def host_log_signals(log: HostLog | None, count: object, rank: int | None, out: Signals) -> None:

@@ -142,6 +142,7 @@ class LoaderInputs:
     ``main_threads`` threads. ``host_share``: how much of ``consume_ms`` grows with it. ``run_ahead``: how many
     steps the host may be ahead of the device; 0 where every step ends in a synchronisation, and where there is
     no device.
+    ``machine_at_best``: the machine of the fast end, where ``machine`` itself is uncertain.
     ``batches_per_epoch``: None where only the steady state matters. ``epoch_ms``: cost of each start with
     workers that does not depend on their number (queues, pin thread, joining the old ones), then ``fork_ms``
     for each, and ``init_ms`` until a forked worker fetches. ``resume_ms``: an epoch with persistent workers.
@@ -173,6 +174,7 @@ class LoaderInputs:
     init_ms: float = 20.0
     resume_ms: float = 0.0
     machine: Machine = dataclasses.field(default_factory=Machine)
+    machine_at_best: Machine | None = None
 
     def __post_init__(self) -> None:
         cpu = np.atleast_1d(np.asarray(self.service_cpu_ms, dtype=np.float64))

@@ -106,7 +106,8 @@ def predict(inputs: LoaderInputs, settings: LoaderSettings, *, seed: int = 0) ->
     costs = inputs.parallel
     base, trace = _run(inputs, settings, costs.likely, 0, seed)
     shuffled, _ = _run(inputs, settings, costs.likely, 0, seed + 1)
-    fast, _ = _run(inputs, settings, costs.fast, -1, seed)
+    at_best = inputs if inputs.machine_at_best is None else inputs.replace(machine=inputs.machine_at_best)
+    fast, _ = _run(at_best, settings, costs.fast, -1, seed)
     slow, _ = _run(inputs, settings, costs.slow, +1, seed)
     noise = math.hypot(math.log(shuffled / base), _consumption_error(inputs, base))
     waited = float(np.mean(trace.waits))

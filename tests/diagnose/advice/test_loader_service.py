@@ -27,8 +27,9 @@ from tracelens.diagnose.advice.loading import loader_proposals
 from tracelens.diagnose.judge import judge
 from tracelens.ingest.host_jsonl import read_host_log
 from tracelens.signals.analysis import RankAnalysis
+from tracelens.signals.machine import _pair
 from tracelens.signals.signal import Signals
-from tracelens.whatif.loader_inputs import LoaderSettings
+from tracelens.whatif.loader_inputs import LoaderSettings, Machine
 
 KERNELS = ((GEMM, 500.0),) * 10
 
@@ -151,10 +152,15 @@ def test_the_rank_that_waits_for_its_data_gets_the_loaders_advice(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("pair", "wanted"),
-    [(None, {}), (0.95, {}), (0.8, {}), (0.7, {"threads_per_core": 2, "smt_yield": pytest.approx(0.4)})],
-)
-def test_two_cpus_that_slow_each_other_down_share_a_core(pair: float | None, wanted: dict[str, Any]) -> None:
-    signals = Signals()
-    signals.add("machine.pair_speed", pair, "ratio", "test")
-    assert hyper_threads(signals) == wanted
+    ("looks", "paired", "sure"),
+    [((), False, True), ((0.95,), False, True), ((0.6, 0.9), False, True), ((0.7,), True, False), ((0.69, 0.7), True, True),
+     ((0.7, 0.62), True, False)],
+)  # fmt: skip
+def test_two_cpus_that_slow_each_other_down_share_a_core(
+    looks: tuple[float, ...], paired: bool, sure: bool
+) -> None:
+    signals, plain = Signals(), Machine(cores=2)
+    _pair(looks, signals)
+    likely, at_best = hyper_threads(plain, signals)
+    assert likely == (Machine(cores=2, threads_per_core=2, smt_yield=pytest.approx(0.4)) if paired else plain)
+    assert at_best == (None if sure else plain)

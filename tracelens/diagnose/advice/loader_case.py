@@ -94,10 +94,8 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
     ranks = max(case.analysis.tables.world_size or 1, 1)
     local = min(ranks, 8)
     usable = max(cores / local if known and ranks > 1 else cores, 1.0)
-    machine = Machine(
-        cores=usable,
-        busy_elsewhere=elsewhere(case, cores, settings),
-        **hyper_threads(case.signals),
+    machine, at_best = hyper_threads(
+        Machine(cores=usable, busy_elsewhere=elsewhere(case, cores, settings)), case.signals
     )
     batches, measured = batches_per_step(case), batch_ms(case, settings)
     consume = case.consume_ms() / batches
@@ -145,6 +143,7 @@ def loader_case(case: Case, points: Mapping[int, float] | None = None) -> Loader
         service_error=observed.error,
         slow_worker=observed.slow_worker,
         machine=machine,
+        machine_at_best=at_best,
         batches_per_epoch=epoch_batches(case),
         **rest,
         **_starting(case),

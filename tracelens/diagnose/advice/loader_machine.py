@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tracelens.signals.signal import Signals
 from tracelens.whatif import loader_choice as choice
 from tracelens.whatif.graph import HOST_WORK, LOAD
 from tracelens.whatif.loader_fit import busy_elsewhere
-from tracelens.whatif.loader_inputs import LoaderSettings, main_slowdown
+from tracelens.whatif.loader_inputs import LoaderSettings, Machine, main_slowdown
 from tracelens.whatif.replay import Scenario
 
 _FULL = 0.7  # of the cores: what a job gets of them that wants more than all
@@ -57,15 +58,14 @@ def threads_of(used: float, cores: float, running: float) -> float:
     return used * running / max(cores - used, 0.01 * cores)
 
 
-_SHARED = 0.8  # two CPUs that are this fast together do not share a core: hyper-threads reach 0.75 at most
-
-
-def hyper_threads(signals: Signals) -> dict[str, Any]:
-    """``Machine``'s hyper-threads, where the recorder measured how fast two CPUs are together."""
+def hyper_threads(machine: Machine, signals: Signals) -> tuple[Machine, Machine | None]:
+    """The machine with its hyper-threads, where the recorder measured how fast two CPUs are together; and what it may be at
+    best, where it is not sure that these share a core."""
     pair = signals.number("machine.pair_speed")
-    if pair is None or pair >= _SHARED:
-        return {}
-    return {"threads_per_core": 2, "smt_yield": max(2 * pair - 1, 0.05)}
+    if pair is None or signals.value("machine.shared_core") is False:
+        return machine, None
+    paired = replace(machine, threads_per_core=2, smt_yield=max(2 * pair - 1, 0.05))
+    return paired, None if signals.value("machine.shared_core") else machine
 
 
 def workers_beside(case: Case) -> float:

@@ -203,7 +203,8 @@ def _more_cores(case: Case, loaded: LoaderCase, rule: str | None) -> list[Propos
     base = loaded.advice.current
     for factor in (1.25, 1.5, 2.0, 3.0):
         wider = math.ceil(cores * factor)
-        inputs = loaded.inputs.replace(machine=replace(loaded.inputs.machine, cores=float(wider)))
+        machine = replace(loaded.inputs.machine, cores=float(wider))
+        inputs = loaded.inputs.replace(machine=machine, machine_at_best=None)
         found = model.predict(inputs, loaded.settings.replace(num_workers=max(wider - 1, 1)))
         gain = base.speedup_to(found)
         if best is None or gain > best[0] * 1.05:
