@@ -50,7 +50,7 @@ def _pair(looks: Sequence[float], out: Signals) -> None:
         shared = False
     elif len(looks) > 1 and max(looks) <= _AGREE * min(looks):
         shared = True
-    out.add("machine.shared_core", shared, None, source, why)
+    out.add("machine.shared_core", shared, None, source, why if best is None else "no two looks agree")
 
 
 def host_log_signals(log: HostLog | None, count: object, rank: int | None, out: Signals) -> None:
