@@ -108,7 +108,7 @@ def report(
     ))  # fmt: skip
 
 
-@app.command(context_settings=_PASS_THROUGH)
+@app.command(context_settings=_PASS_THROUGH, options_metavar="[OPTIONS] -- COMMAND...")
 def record(
     context: typer.Context,
     out: Annotated[
@@ -221,7 +221,7 @@ def check(
     raise typer.Exit(0 if all(one.passed for one in found) else 1)
 
 
-@app.command(context_settings=_PASS_THROUGH)
+@app.command(context_settings=_PASS_THROUGH, options_metavar="[OPTIONS] -- COMMAND...")
 def tune(
     context: typer.Context,
     loader_only: Annotated[

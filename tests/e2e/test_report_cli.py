@@ -320,6 +320,11 @@ def test_help_loads_nothing_heavy(tmp_path: Path, arguments: tuple[str, ...]) ->
     assert done.stdout.splitlines()[-1] == "HEAVY []", done.stdout[-300:] + done.stderr
 
 
+@pytest.mark.parametrize("command", ["record", "tune"])
+def test_help_shows_where_the_training_command_goes(tmp_path: Path, command: str) -> None:
+    assert f"tracelens {command} [OPTIONS] -- COMMAND" in tracelens(command, "--help", cwd=tmp_path).stdout
+
+
 def test_a_report_needs_neither_pandas_nor_torch(trace: Path, tmp_path: Path) -> None:
     code = (
         "import sys\nsys.argv = ['tracelens', 'report', sys.argv[1]]\nfrom tracelens.cli import main\n"
