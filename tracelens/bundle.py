@@ -20,6 +20,9 @@ from tracelens.errors import InputError
 
 SCHEMA = "tracelens.bundle/1"
 MANIFEST = "bundle.json"
+UNSHARED = (
+    0.8  # two hyper-threads of one core reach 0.75 at most: CPUs that are this fast together share none
+)
 _MAJOR = 1
 _RANK = re.compile(r"rank(\d+)")
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.render import samples
 from tracelens.errors import UsageError
-from tracelens.model import Curve, Result, Series, Span, Timeline
+from tracelens.model import Curve, Missing, Result, Series, Span, Timeline
 from tracelens.render.embedded import read_embedded
 from tracelens.render.html import html_report, prose
 from tracelens.render.model_io import result_from_json
@@ -249,3 +249,12 @@ def test_a_report_read_back_is_the_same_report(name: str, tmp_path: Path) -> Non
     path.write_text(html_report(samples.ALL[name]()), "utf-8")
     again = html_report(result_from_json(read_embedded(path)))
     assert again == html_report(result_from_json(samples.ALL[name]().to_json()))
+
+
+def test_what_was_not_measured_is_listed_by_reason_the_commonest_first() -> None:
+    given = [Missing("a.one", "rare"), Missing("b.one", "common"), Missing("b.two", "common")]
+    html = html_report(replace(samples.loader_bound(), missing=tuple(given)))
+    text = _parse(html).text
+    part = text[text.index("b.one, b.two") - 60 :]
+    assert part.index("common") < part.index("b.one, b.two") < part.index("rare") < part.index("a.one")
+    assert text.count("b.one") == text.count("b.two") == 1

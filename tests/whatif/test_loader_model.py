@@ -482,3 +482,15 @@ def test_published_sleep_table_within_three_percent_of_the_epoch() -> None:
     for workers in (2, 3, 4):
         predicted = predict(fitted, LoaderSettings(num_workers=workers)).mean_ms / 100.0
         assert predicted == pytest.approx(2.0 + overhead[workers], rel=0.03)
+
+
+def test_a_core_that_may_not_be_shared_widens_the_interval_upwards_only() -> None:
+    paired, apart = Machine(cores=2, threads_per_core=2, smt_yield=0.4), Machine(cores=2)
+    one, two = LoaderSettings(num_workers=1), LoaderSettings(num_workers=2)
+    sure, unsure = [
+        speedup_interval(predict(given, one), predict(given, two))
+        for given in (inputs(machine=paired), inputs(machine=paired, machine_at_best=apart))
+    ]
+    assert unsure[0] == pytest.approx(sure[0])
+    assert sure[1] < 1.7
+    assert unsure[1] > 1.9

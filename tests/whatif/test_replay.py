@@ -585,3 +585,12 @@ def test_a_pass_takes_at_least_every_stream_and_at_most_everything_in_a_row(grap
         graph.gap.sum() + graph.call.sum() + graph.duration.sum() + graph.hidden.sum() + slack + latency
     )
     assert busiest - 1e-6 <= step <= everything + graph.timing.gap_ns * graph.duration.size + 1e-6
+
+
+def test_a_host_that_runs_ahead_takes_batches_at_its_own_pace() -> None:
+    # four workers seen once each: busy for a step a worker, and a step is the host's while the GPU falls behind
+    graph = fed([10.0, 20.0, 30.0, 40.0], 4, asked=[0.0, 10.0, 20.0, 30.0])
+    usual = fit_service(graph, 4, 8)
+    ahead = fit_service(dataclasses.replace(graph, host_ns=graph.recorded_ns / 2), 4, 8)
+    assert usual.min() > 0
+    assert ahead.tolist() == pytest.approx((usual / 2).tolist())

@@ -448,3 +448,13 @@ def test_collectives_that_end_apart_are_not_joined(tmp_path: Path) -> None:
         replay is not None and len(replay.feeds) == 1
         for _, replay in what_ifs_of([first, other], [None, None])
     )
+
+
+@pytest.mark.parametrize(("before", "told"), [(5.5, 5.5), (1.0, None)])
+def test_steps_of_a_host_that_runs_ahead_are_no_baseline(
+    before: float, told: float | None, tmp_path: Path
+) -> None:
+    """Five ms of kernels a step: a step of one did not wait for them."""
+    loop = Loop(steps=10, kernels=((POINTWISE, 500.0),) * 10, load_us=0, copy_bytes=0)
+    analysis = with_baseline(analysis_of(loop, tmp_path / "a"), tmp_path / "log", [before] * 5)
+    assert analysis.baseline_ms == told

@@ -61,7 +61,7 @@ def record(options: RecordOptions) -> Outcome:
     code = _wait(process, sampler)
     session.event("exit", code=code, signal=code - 128 if process.returncode < 0 else None)
     sampler.stop()
-    if session.leader:
+    if session.leader and code < 128:  # nobody who stopped the job waits for this
         measure_again(session)
     _finish(session, options, code, time.monotonic() - started)
     return Outcome(code, session.bundle)

@@ -14,10 +14,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tracelens.bundle import UNSHARED
+
 _SPIN_S = 0.012
 _START_S = 0.003  # for all children to be there
 _TRIES, _MOST_TRIES = 3, 10
-APART = 0.8  # two hyper-threads of one core reach 0.75 at most: CPUs that are this fast together share none
 _LEAST = 0.55  # below, something else took their time: two hyper-threads do a tenth more than one at least
 _CROWDED = 0.3  # of the time
 
@@ -70,7 +71,7 @@ def _measure(pair: tuple[int, int]) -> float | None:
     alone, both, own = 0.0, 0.0, 0.0
     before, begun = _busy_s(pair), time.monotonic()
     for number in range(_MOST_TRIES):
-        if number >= _TRIES and both >= APART * alone:
+        if number >= _TRIES and both >= UNSHARED * alone:
             break
         alone = max(alone, float(_rounds(pair[:1])[0]))
         both = max(both, statistics.mean(_rounds(pair)))

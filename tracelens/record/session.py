@@ -20,10 +20,10 @@ from typing import Any
 from tracelens import __version__
 from tracelens.agent.config import Config, Setting, encode
 from tracelens.agent.redact import Redactor
-from tracelens.bundle import Bundle, append_line, is_bundle, write_manifest
+from tracelens.bundle import UNSHARED, Bundle, append_line, is_bundle, write_manifest
 from tracelens.errors import InputError, UsageError
 from tracelens.record.options import RecordOptions
-from tracelens.record.pairing import APART, pair_speed
+from tracelens.record.pairing import pair_speed
 
 RUNS = "tracelens-runs"
 SAMPLER = (sys.executable, "-m", "tracelens.record.sampler")
@@ -190,7 +190,7 @@ def measure_again(session: Session) -> None:
     Virtual machines have neighbours that come and go, and each of the two looks takes a moment only.
     """
     with contextlib.suppress(InputError, OSError):
-        if max(Bundle.open(session.bundle).pair_speeds, default=0.0) < APART:
+        if max(Bundle.open(session.bundle).pair_speeds, default=0.0) < UNSHARED:
             session.event("machine", pair_speed=pair_speed())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tracelens.bundle import UNSHARED
 from tracelens.ingest.tables import HostLog, ProcessTable
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.signal import Signals
@@ -35,7 +36,6 @@ def machine_signals(analysis: RankAnalysis, out: Signals) -> None:
     out.add("machine.worker_cpu_most", most, "cores", LOG, why)
 
 
-_APART = 0.8  # two CPUs that are this fast together do not share a core: hyper-threads reach 0.75 at most
 _AGREE = 1.05  # two looks that differ by more were disturbed by something else
 
 
@@ -46,7 +46,7 @@ def _pair(looks: Sequence[float], out: Signals) -> None:
     source, why = "measured before and after the job", "needs a recorded bundle"
     out.add("machine.pair_speed", best, "ratio", source, why)
     shared: bool | None = None
-    if best is not None and best >= _APART:
+    if best is not None and best >= UNSHARED:
         shared = False
     elif len(looks) > 1 and max(looks) <= _AGREE * min(looks):
         shared = True

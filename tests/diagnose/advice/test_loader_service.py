@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from tests.diagnose.advice.cases import RULES, case_of
 from tests.tracekit import GEMM, WORKERS, Loop
+from tracelens.bundle import RankFiles
 from tracelens.diagnose import analyse
 from tracelens.diagnose.advice.case import Case
 from tracelens.diagnose.advice.loader_case import loader_case
@@ -19,6 +21,7 @@ from tracelens.diagnose.advice.loader_machine import hyper_threads, is_crowded
 from tracelens.diagnose.advice.loader_service import (
     batch_ms,
     batches_per_step,
+    epoch_batches,
     loading_noise,
     observed_service,
     workers_seen,
@@ -26,6 +29,7 @@ from tracelens.diagnose.advice.loader_service import (
 from tracelens.diagnose.advice.loading import loader_proposals
 from tracelens.diagnose.judge import judge
 from tracelens.ingest.host_jsonl import read_host_log
+from tracelens.ingest.runlog import read_run_log
 from tracelens.signals.analysis import RankAnalysis
 from tracelens.signals.machine import _pair
 from tracelens.signals.signal import Signals
@@ -164,3 +168,15 @@ def test_two_cpus_that_slow_each_other_down_share_a_core(
     likely, at_best = hyper_threads(plain, signals)
     assert likely == (Machine(cores=2, threads_per_core=2, smt_yield=pytest.approx(0.4)) if paired else plain)
     assert at_best == (None if sure else plain)
+
+
+@pytest.mark.parametrize(("epochs", "batches"), [([0, 0, 0], None), ([0, 0, 1], 10), ([], 10)])
+def test_an_epoch_that_no_second_one_followed_is_no_reason_to_keep_workers(
+    epochs: list[int], batches: int | None, tmp_path: Path
+) -> None:
+    steps = [{"step": k, "t0": 10**7 * k, "t1": 10**7 * (k + 1), "epoch": e} for k, e in enumerate(epochs)]
+    (tmp_path / "steps.jsonl").write_text("".join(json.dumps(one) + "\n" for one in steps))
+    analysis = SimpleNamespace(
+        run_log=read_run_log(RankFiles(0, tmp_path)), settings={"dataset_len": 96}, batch_size=10
+    )
+    assert epoch_batches(SimpleNamespace(analysis=analysis)) == batches  # type: ignore[arg-type]
